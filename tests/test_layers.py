@@ -27,7 +27,8 @@ MAY = {
     "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.runtime"},
     "gateway.webhooks": STORAGE | {"gateway.access", "gateway.http", "gateway.runtime", "gateway.settings"},
     "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.runtime"},
-    "gateway.clients": set[str](),
+    "gateway.client": set[str](),
+    "gateway.clients": {"gateway.client"},
     "gateway.backup": STORAGE,
 }
 SYNCHRONOUS = ("gateway.core", "gateway.storage", "gateway.adapter")  # no await, no network, no event loop
@@ -168,6 +169,11 @@ def test_the_core_and_the_storage_do_not_wait(path: Path) -> None:
 def test_no_protocol_is_named_in_the_core(path: Path) -> None:
     code = re.sub(r'"""(.|\n)*?"""|#.*', "", path.read_text())
     assert not PROTOCOLS.findall(code)
+
+
+@pytest.mark.parametrize("path", paths("gateway/client"), ids=name_of)
+def test_the_client_for_programs_needs_anyio_and_httpx_only(path: Path) -> None:
+    assert tops(path) <= {"__future__", "gateway", "anyio", "httpx", *sys.stdlib_module_names}
 
 
 # The adapters

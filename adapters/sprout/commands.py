@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +15,8 @@ from adapters.sprout.forest.forest import NodeError, decode, node_id, sign_ident
 from adapters.sprout.forest.validate import validate
 from adapters.sprout.mint.keyfile import KEY_FILE, read_key
 from gateway.access.auth import SecretFileError, read_secret, write_secret
-from gateway.commands.common import CommandError, ConfigFile, Data, data_directory, fields, say
-from gateway.commands.remote import DEFAULT_URL, Key, Remote, Url, path_of
+from gateway.commands.common import AsJson, CommandError, ConfigFile, Data, data_directory, fields, say, show
+from gateway.commands.remote import DEFAULT_URL, Key, Remote, Url
 
 PATIENCE = 10.0  # seconds that a gateway may take to sign a community
 
@@ -26,8 +27,15 @@ Channel = Annotated[str, typer.Argument(help="The channel.")]
 
 
 @identity.command("show")
-def show_identity(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
-    """Show the gateway's own id and its identity in Arbor."""
+def show_identity(
+    context: typer.Context, as_json: AsJson = False, data: Data = None, config: ConfigFile = None
+) -> None:
+    """Show the gateway's own id and its identity in Arbor.
+
+    \b
+    Example:
+      trellis identity show
+    """
     keys = data_directory(context, config, data) / "keys"
     try:
         key = read_key(keys / KEY_FILE)
@@ -38,7 +46,8 @@ def show_identity(context: typer.Context, data: Data = None, config: ConfigFile 
         raise CommandError(f"no gateway has run with {keys.parent} yet; `trellis serve` makes its identity")
     name = f"Trellis {gateway}"
     id = node_id(sign_identity(name, key, key.created * 1000))
-    typer.echo(fields({"gateway": gateway, "name": name, "identity": id, "fingerprint": key.fingerprint.hex()}))
+    found = {"gateway": gateway, "name": name, "identity": id, "fingerprint": key.fingerprint.hex()}
+    show(found, as_json, fields(found))
 
 
 @identity.command("new")
@@ -50,6 +59,10 @@ def new_identity(
 
     Writes two files: NAME.privkey, the OpenPGP key that signs (without a passphrase, mode 0600), and the identity
     node, in a file named after its id, as in a grove. Prints the id.
+
+    \b
+    Example:
+      trellis identity new ada --folder keys
     """
     if not name or "/" in name:
         raise typer.BadParameter("a name of at least one character, and without /", param_hint="NAME")
@@ -81,26 +94,41 @@ def _signed(name: str, key: openpgp.SecretKey, now: int) -> bytes:
 
 
 @community.command("show")
-def show_community(channel: Channel, gateway: Url = DEFAULT_URL, key: Key = None) -> None:
-    """Show the community of a channel."""
+def show_community(channel: Channel, as_json: AsJson = False, gateway: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Show the community of a channel.
+
+    \b
+    Example:
+      trellis community show lobby
+    """
     with Remote(gateway, key) as remote:
-        found = remote.get(path_of(channel))
+        found = remote.call(remote.client.channel, channel).raw
     if found.get("community") is None:
         raise CommandError(
             f"{channel!r} has no community yet; `trellis community new` creates it, and so does its first message"
         )
-    typer.echo(fields({"channel": found["name"], "community": found["community"]}))
+    _show(found, as_json)
 
 
 @community.command("new")
-def new_community(channel: Channel, gateway: Url = DEFAULT_URL, key: Key = None) -> None:
-    """Create a channel and its community."""
+def new_community(channel: Channel, as_json: AsJson = False, gateway: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Create a channel and its community.
+
+    \b
+    Example:
+      trellis community new lobby
+    """
     with Remote(gateway, key) as remote:
-        found: dict[str, Any] = remote.request("PUT", path_of(channel)).json()
+        found = remote.call(remote.client.create, channel).raw
         deadline = time.monotonic() + PATIENCE
         while found.get("community") is None and time.monotonic() < deadline:
             time.sleep(0.05)
-            found = remote.get(path_of(channel))
+            found = remote.call(remote.client.channel, channel).raw
     if found.get("community") is None:
         raise CommandError(f"the channel exists, but has no community after {PATIENCE:.0f} s; is Sprout enabled?")
-    typer.echo(fields({"channel": found["name"], "community": found["community"]}))
+    _show(found, as_json)
+
+
+def _show(channel: Mapping[str, Any], as_json: bool) -> None:
+    found = {"channel": channel["name"], "community": channel["community"]}
+    show(found, as_json, fields(found))

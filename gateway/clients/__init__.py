@@ -4,7 +4,9 @@ They share nothing with the adapters, so that a mistake there cannot hide here. 
 Arbor nodes, which needs keys, is passed in (`NodeFactory`).
 """
 
-from .client import WAIT, Client, ReceivedMessage, dumps
+from gateway.client.jsontext import dumps
+
+from .client import WAIT, Client, ReceivedMessage
 from .relay import RelayClient
 from .rest import RestClient
 from .sprout import ArborNode, NodeFactory, ReplyContent, SproutClient

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import ssl
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -14,8 +12,6 @@ from typing import Any, ClassVar, Self
 import httpx
 
 WAIT = 10.0  # seconds for anything that usually takes milliseconds
-
-_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +78,6 @@ class Client(ABC):
     @abstractmethod
     async def _listen(self) -> None:
         """Put what arrives into `heard`."""
-
-
-def dumps(value: Any) -> str:
-    """Return *value* as JSON; escaped only if it has a lone surrogate, which UTF-8 cannot encode."""
-    text = json.dumps(value, ensure_ascii=False)
-    return json.dumps(value) if _HALF.search(text) else text
 
 
 @cache

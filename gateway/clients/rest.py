@@ -1,14 +1,13 @@
-"""A client of REST."""
+"""A client of REST: the Python client for programs, as the others are used."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
-from urllib.parse import quote
 
-from .client import WAIT, Client, ReceivedMessage, dumps
-from .sse import EventReader
+from gateway.client import Event, Message, Subscription, TrellisClient, Welcome
+
+from .client import WAIT, Client, ReceivedMessage, trust
 
 
 class RestClient(Client):
@@ -21,49 +20,42 @@ class RestClient(Client):
         self._listening: dict[str, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
-        """Create the HTTP client."""
-        self.client = self.rest
+        """Create the clients; nothing is tried twice, so that no fault is hidden."""
+        self.program = TrellisClient(self.url, self.key, tls=trust(), timeout=WAIT, retry_seconds=0)
+        self.client = self.rest  # for requests that only tests make
 
     async def close(self) -> None:
         """Disconnect."""
         for task in self._listening.values():
             task.cancel()
         await asyncio.gather(*self._listening.values(), return_exceptions=True)
+        await self.program.aclose()
         await self.client.aclose()
 
     async def subscribe(self, channel: str) -> None:
-        """Open an event stream of *channel*."""
-        welcome = asyncio.Event()
-        self._listening[channel] = asyncio.create_task(self._events(channel, welcome))
-        await asyncio.wait_for(welcome.wait(), WAIT)
+        """Subscribe to *channel*."""
+        subscription = self.program.subscribe(channel)
+        event = await asyncio.wait_for(anext(subscription), WAIT)
+        assert isinstance(event, Welcome), event
+        self._take(channel, event)
+        self._listening[channel] = asyncio.create_task(self._hear(subscription))
 
     async def say(self, channel: str, content: Any) -> None:
         """Publish *content*; it is on disk when this returns."""
-        await self._post(f"/v1/channels/{quote(channel, safe='')}/messages", content)
+        await self.program.publish(channel, content)
 
     async def direct(self, channel: str, number: int, content: Any) -> None:
         """Send *content* to only the peer with *number*."""
-        await self._post(f"/v1/channels/{quote(channel, safe='')}/peers/{number}/messages", content)
+        await self.program.direct(channel, number, content)
 
-    async def _post(self, path: str, content: Any) -> None:
-        headers = {"Content-Type": "application/json"}
-        response = await self.client.post(path, content=dumps(content), headers=headers)
-        response.raise_for_status()
+    async def _hear(self, subscription: Subscription) -> None:
+        async with subscription:
+            async for event in subscription:
+                self._take(subscription.channel, event)
 
-    async def _events(self, channel: str, welcome: asyncio.Event) -> None:
-        path = f"/v1/channels/{quote(channel, safe='')}/events"
-        async with self.client.stream("GET", path, timeout=None) as response:
-            response.raise_for_status()
-            reader = EventReader()
-            async for data in response.aiter_bytes():
-                for event in reader.receive_data(data):
-                    self._take(channel, event.name, json.loads(event.data))
-                    if event.name == "welcome":
-                        welcome.set()
-
-    def _take(self, channel: str, event: str, data: Any) -> None:
-        if event in ("message", "direct"):
-            self.heard.put_nowait(ReceivedMessage(channel, data["content"], event == "direct", data))
+    def _take(self, channel: str, event: Event) -> None:
+        if isinstance(event, Message):
+            self.heard.put_nowait(ReceivedMessage(channel, event.content, event.direct, event.raw))
 
     async def _listen(self) -> None:
         """Do nothing, because each subscription has its own task."""

@@ -8,7 +8,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
-from .client import WAIT, Client, ReceivedMessage, dumps, trust
+from gateway.client.jsontext import dumps
+
+from .client import WAIT, Client, ReceivedMessage, trust
 
 Answer = TypeVar("Answer")
 

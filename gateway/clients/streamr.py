@@ -6,7 +6,9 @@ import json
 import time
 from typing import Any
 
-from .client import ReceivedMessage, dumps
+from gateway.client.jsontext import dumps
+
+from .client import ReceivedMessage
 from .websocket import WebSocketClient
 
 

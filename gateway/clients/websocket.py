@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from .client import WAIT, Client, dumps
+from gateway.client.jsontext import dumps
+
+from .client import WAIT, Client
 
 
 class WebSocketClient(Client):

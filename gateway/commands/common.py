@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from gateway.settings import Settings
 
 Adapters = Sequence[type[Adapter]]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file (docs/configuration.md).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Where everything is kept.  [default: trellis-data]")]
 
 
@@ -50,17 +52,28 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
+def show(value: Any, as_json: bool, text: str) -> None:
+    """Print *text* for people, or *value* as indented JSON."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False) if as_json else text)
+
+
+def paint(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
+    """Return *text* in a colour, which is printed on a terminal only; unchanged if NO_COLOR is set (no-color.org)."""
+    return text if os.environ.get("NO_COLOR") else typer.style(text, fg=colour, bold=bold, dim=dim)
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
     """Align *rows*, of which the first is the heading, in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    head, *rest = (line.rstrip() for line in lines)
+    return "\n".join([paint(head, bold=True), *rest])
 
 
 def fields(values: Mapping[str, Any]) -> str:
     """Format *values* one on a line, each after its name."""
     width = max(map(len, values))
-    return "\n".join(f"{name.ljust(width)}  {cell(value)}" for name, value in values.items())
+    return "\n".join(f"{paint(name.ljust(width), bold=True)}  {cell(value)}" for name, value in values.items())
 
 
 def cell(value: Any) -> str:

@@ -14,12 +14,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import httpx
-import typer
-
 from gateway.clients import ReceivedMessage, RelayClient, RestClient, SproutClient, StreamrClient
 
-from .common import CommandError
+from .common import AsJson, CommandError, show
 
 CHANNEL = "demo"
 START_SECONDS = 30.0
@@ -48,6 +45,10 @@ class Matrix:
         """How many were heard."""
         return sum(cell is not None for cell in self.cells.values())
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the cells for programs."""
+        return [{"from": said, "to": heard, "milliseconds": ms} for (said, heard), ms in self.cells.items()]
+
     def __str__(self) -> str:
         names = list(dict.fromkeys(said_by for said_by, _ in self.cells))
         lines = [self.title, " " * WIDTH + "".join(name.rjust(WIDTH) for name in names)]
@@ -61,21 +62,25 @@ def _drawn(cell: float | None) -> str:
     return "✗" if cell is None else f"✓ {cell:3.0f} ms"
 
 
-def demo() -> None:
+def demo(as_json: AsJson = False) -> None:
     """Let every protocol talk to every other one.
 
     Starts a gateway of its own with peers of every protocol, and prints who heard whom. Needs nothing and leaves
     nothing behind: free ports, a temporary directory. Exits with 0 only if everything arrived everywhere.
+
+    \b
+    Example:
+      trellis demo
     """
     with tempfile.TemporaryDirectory(prefix="trellis-demo-") as folder:
         broadcasts, directs = asyncio.run(_run(Path(folder)))
-    for matrix in (broadcasts, directs):
-        typer.echo(matrix)
-    arrived, said = broadcasts.arrived + directs.arrived, len(broadcasts.cells) + len(directs.cells)
-    typer.echo(
+    summary = (
         f"{broadcasts.arrived} of {len(broadcasts.cells)} broadcasts and "
         f"{directs.arrived} of {len(directs.cells)} direct messages arrived."
     )
+    found = {"broadcasts": broadcasts.rows(), "directs": directs.rows()}
+    show(found, as_json, f"{broadcasts}\n{directs}\n{summary}")
+    arrived, said = broadcasts.arrived + directs.arrived, len(broadcasts.cells) + len(directs.cells)
     if arrived < said:
         raise CommandError(f"{said - arrived} of {said} did not arrive")
 
@@ -86,7 +91,7 @@ async def _run(folder: Path) -> tuple[Matrix, Matrix]:
         for listener in peers.listeners.values():
             await listener.subscribe(CHANNEL)
         await peers.speakers["Sprout"].community(CHANNEL)  # asked for once, and not in the figures
-        return await _broadcasts(peers), await _directs(peers, ready["http"])
+        return await _broadcasts(peers), await _directs(peers)
 
 
 @asynccontextmanager
@@ -149,9 +154,10 @@ async def _broadcasts(peers: DemoPeers) -> Matrix:
     return matrix
 
 
-async def _directs(peers: DemoPeers, http: str) -> Matrix:
+async def _directs(peers: DemoPeers) -> Matrix:
     matrix = Matrix("Direct messages: the rows say, one peer hears")
-    numbers = await _numbers(http)
+    found = await peers.speakers["REST"].program.peers(CHANNEL)
+    numbers = {peer.protocol: peer.number for peer in found}
     try:
         await peers.listeners["Streamr"].subscribe(f"{CHANNEL}/@{numbers['streamr']}")
     except ValueError as fault:  # what is said to it may still arrive
@@ -166,13 +172,6 @@ async def _directs(peers: DemoPeers, http: str) -> Matrix:
             )
         await asyncio.gather(*exchanges)
     return matrix
-
-
-async def _numbers(http: str) -> dict[str, int]:
-    """The peer number of each listener, by protocol."""
-    async with httpx.AsyncClient() as client:
-        found = (await client.get(f"http://{http}/v1/channels/{CHANNEL}/peers")).json()["peers"]
-    return {peer["protocol"]: peer["number"] for peer in found}
 
 
 async def _exchange(

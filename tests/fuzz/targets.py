@@ -18,7 +18,7 @@ from adapters.streamr.wire import codec as streamr
 from adapters.streamr.wire import layouts, message, network, tracker
 from adapters.streamr.wire.errors import StreamrError
 from adapters.topic_relay import codec as relay
-from gateway.clients.sse import EventReader
+from gateway.client.sse import EventReader
 from gateway.core import jsontext
 from gateway.core.errors import ProtocolError
 from gateway.shells.websocket import CLOSE, Reader

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 from uuid import uuid4
 
-import httpx
-
+from gateway.client import Event, Joined, Left, Refused, Welcome
+from gateway.client.sse import EventReader
 from gateway.clients import WAIT, ReceivedMessage, RestClient, dumps
-from gateway.clients.sse import EventReader
 
 from .speaker import Presence, Speaker
 
@@ -93,22 +92,20 @@ class RestSpeaker(RestClient, Speaker):
         """The status."""
         try:
             await request
-        except httpx.HTTPStatusError as error:
-            response = error.response
-        else:
-            return ""
-        assert response.headers["content-type"] == "application/problem+json"
-        return str(response.status_code)
+        except Refused as error:
+            return str(error.status)
+        return ""
 
     def answered(self, heard: ReceivedMessage) -> Any:
         """What the gateway says, and the content with it."""
         assert heard.content.get("inReplyTo") == heard.raw["inReplyTo"]
         return heard.raw["inReplyTo"]
 
-    def _take(self, channel: str, event: str, data: Any) -> None:
-        if event == "welcome":
-            self._listed = [peer["number"] for peer in data["peers"]]
-        elif event in ("joined", "left"):
-            self.presence.put_nowait(Presence(channel, data["number"], event == "joined"))
-        else:
-            super()._take(channel, event, data)
+    def _take(self, channel: str, event: Event) -> None:
+        match event:
+            case Welcome():
+                self._listed = [peer.number for peer in event.peers]
+            case Joined() | Left():
+                self.presence.put_nowait(Presence(channel, event.peer.number, isinstance(event, Joined)))
+            case _:
+                super()._take(channel, event)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from adapters import ADAPTERS
-from gateway.clients.sse import EventReader
+from gateway.client.sse import EventReader
 from gateway.storage import archive
 
 from . import nodes

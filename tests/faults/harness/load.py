@@ -17,8 +17,8 @@ from itertools import count
 from typing import Any
 from urllib.parse import quote
 
+from gateway.client.sse import EventReader
 from gateway.clients import ArborNode
-from gateway.clients.sse import EventReader
 from tests.conformance.forge import SequoiaForge
 
 from .ledger import Ledger, Said

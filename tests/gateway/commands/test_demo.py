@@ -42,6 +42,7 @@ def test_what_did_not_arrive_is_shown_with_its_reason() -> None:
     matrix.cells = {("a", "a"): 1.4, ("a", "b"): None, ("b", "a"): 120.0, ("b", "b"): 3.0}
     matrix.faults = ["a to b: refused"]
     assert matrix.arrived == 3
+    assert matrix.rows()[1] == {"from": "a", "to": "b", "milliseconds": None}
     assert str(matrix).splitlines() == [
         "A title",
         "                         a            b",

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.clients.sse import Event, EventReader
+from gateway.client.sse import Event, EventReader
 
 STREAM = (
     b": a comment\r\n\r\nevent: welcome\ndata: {}\n\n"

@@ -1,0 +1,166 @@
+"""A subscription: the events of a channel over as many connections as it takes, without a gap or a repetition.
+
+Every connection begins after the last sequence that the one before it brought. The gateway says where a new
+subscription begins, so nothing that is published after `Welcome` is missed, even if the connection is lost before the
+first message. Direct messages and presence are not kept by the gateway: while there is no connection, they are missed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import anyio
+import httpx
+
+from .errors import Refused, TrellisError, Unreachable
+from .events import Event, Gap, Interrupted, Joined, Left, Welcome, parse
+from .records import Message, Peer
+from .sse import EventReader
+from .transport import FIRST_PAUSE, MAX_PAUSE, Backoff, Transport, next_pause, path_of
+
+
+class Subscription(AsyncIterator[Event]):
+    """The events of one channel; made by `TrellisClient.subscribe`, and ended by `aclose` or the end of its context.
+
+    `peers` are those who are in the channel now, by their numbers, and `last` is the sequence after which the next
+    connection continues. If `__anext__` is cancelled, the connection is given up, and the next call opens another.
+    """
+
+    def __init__(
+        self, transport: Transport, channel: str, after: int | None, on_close: Callable[[Subscription], None]
+    ) -> None:
+        self.channel = channel
+        self.last = after
+        self.peers: dict[int, Peer] = {}
+        self._transport = transport
+        self._on_close = on_close
+        self._events: deque[Event] = deque()
+        self._connection: _Connection | None = None
+        self._closed = False
+        self._first_attempts: Backoff | None = None
+        self._welcomed = False
+        self._delay = 0.0  # seconds until the next attempt
+        self._pause = FIRST_PAUSE
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Leave the channel; the iteration ends."""
+        self._closed = True
+        self._on_close(self)
+        await self._disconnect()
+
+    async def __anext__(self) -> Event:
+        """Return the next event.
+
+        Raises `Refused` if the gateway refuses the subscription for good, and `Unreachable` only if there has been no
+        connection yet.
+        """
+        while not self._events:
+            if self._closed:
+                raise StopAsyncIteration
+            try:
+                await self._receive()
+            except TrellisError as error:
+                if self._closed:
+                    raise StopAsyncIteration from None
+                if not error.temporary:
+                    raise
+                self._interrupt(error)
+        return self._events.popleft()
+
+    async def _receive(self) -> None:
+        """Read what comes next; connect if there is no connection."""
+        if self._connection is None:
+            if self._first_attempts is None:
+                self._first_attempts = Backoff(self._transport.retry_seconds)
+            await anyio.sleep(self._delay)
+            headers = {} if self.last is None else {"Last-Event-ID": str(self.last)}
+            self._connection = _Connection(await self._transport.stream(path_of(self.channel, "events"), headers))
+        try:
+            with self._transport.errors():
+                data = await self._connection.read()
+        except BaseException:
+            await self._disconnect()
+            raise
+        if data is None:
+            await self._disconnect()
+            raise Unreachable("the gateway ended the stream")
+        for received in self._connection.reader.receive_data(data):
+            if received.id:
+                self.last = int(received.id)
+            if (event := parse(received)) is not None:
+                self._note(event)
+                self._events.append(event)
+
+    def _note(self, event: Event) -> None:
+        """Keep `peers` and the pauses up to date."""
+        match event:
+            case Welcome():
+                self._welcomed, self._delay, self._pause = True, 0.0, FIRST_PAUSE
+                self.peers = {peer.number: peer for peer in event.peers}
+            case Joined():
+                self.peers[event.peer.number] = event.peer
+            case Left():
+                self.peers.pop(event.peer.number, None)
+            case Message() | Gap() | Interrupted():
+                pass
+
+    def _interrupt(self, error: TrellisError) -> None:
+        """Say that the connection is lost, and when the next one is tried; raise *error* if there was none in time."""
+        if self._welcomed or self._first_attempts is None:
+            self._delay = next_pause(self._pause, error)
+            self._pause = min(self._pause * 2, MAX_PAUSE)
+        elif (delay := self._first_attempts.next(error)) is None:
+            self._first_attempts = None
+            raise error
+        else:
+            self._delay = delay
+        self._events.append(Interrupted(error.detail if isinstance(error, Refused) else str(error), self._delay))
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        self.peers = {}
+        if connection is not None:
+            with anyio.CancelScope(shield=True):
+                await connection.aclose()
+
+
+class _Connection:
+    """One response with events, and the reader of its bytes."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.reader = EventReader()
+        self._response = response
+        self._data = response.aiter_bytes()
+        self._ended = False
+
+    async def read(self) -> bytes | None:
+        """Return what arrives next; None at the end."""
+        ended, self._ended = self._ended, True  # as it is after an error
+        if ended or (data := await anext(self._data, None)) is None:
+            return None
+        self._ended = False
+        return data
+
+    async def aclose(self) -> None:
+        """Close the connection, and end the generators that read from it.
+
+        They end by themselves if the next read fails; if they were dropped, trio would complain.
+        """
+        if not self._ended:
+            with suppress(Exception):
+                await self._response.extensions["network_stream"].aclose()
+                await self.read()
+        with suppress(Exception):
+            await self._response.aclose()

@@ -1,0 +1,191 @@
+"""Requests of the client: sent, repeated where that is safe, and answered by a response or an error."""
+
+from __future__ import annotations
+
+import os
+import random
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import anyio
+import httpx
+
+from .errors import BadAddress, Refused, TrellisError, Unreachable, Untrusted, error_of, not_a_gateway
+
+FIRST_PAUSE = 0.2  # seconds before the second attempt, doubled after each failure
+MAX_PAUSE = 15.0  # seconds between two attempts
+SILENCE_SECONDS = 45.0  # a stream without a byte for this long is lost; the gateway writes at least every 15 s
+NOT_SENT = (  # errors before anything of the request was sent
+    *(httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError),
+    *(httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError),
+)
+
+Address = str | os.PathLike[str]
+
+
+class Backoff:
+    """The pauses between attempts; a random part keeps many clients from coming back at the same moment."""
+
+    def __init__(self, seconds: float) -> None:
+        """Allow attempts to begin within so many *seconds* from now."""
+        self._deadline = anyio.current_time() + seconds
+        self._pause = FIRST_PAUSE
+
+    def next(self, error: TrellisError) -> float | None:
+        """Return the seconds until the next attempt after *error*; None if that would be too late."""
+        pause = next_pause(self._pause, error)
+        self._pause = min(self._pause * 2, MAX_PAUSE)
+        return pause if anyio.current_time() + pause <= self._deadline else None
+
+
+def next_pause(pause: float, error: TrellisError) -> float:
+    """Return *pause* with its random part, or the time in seconds that the gateway asked for if that is longer."""
+    asked = error.retry_after if isinstance(error, Refused) else 0.0
+    return max(pause * random.uniform(0.5, 1.0), asked)
+
+
+class Transport:
+    """The connections to one gateway."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        tls: ssl.SSLContext | None,
+        ca_file: Address | None,
+        timeout: float,
+        retry_seconds: float,
+    ) -> None:
+        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self.timeout = timeout
+        self.retry_seconds = retry_seconds
+        try:
+            _check(self.url)
+            self._http = httpx.AsyncClient(
+                base_url=self.url,
+                headers={} if key is None else {"Authorization": f"Bearer {key}"},
+                timeout=timeout,
+                verify=tls or _trust(self.url, ca_file),
+                limits=httpx.Limits(max_connections=None),  # each subscription has one
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise BadAddress(f"{url!r} is not the address of a gateway ({error})") from None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON value at *path*."""
+        return json_of(await self.request("GET", path, params=params))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+        *,
+        repeatable: bool = True,
+    ) -> httpx.Response:
+        """Send a request, and again if it fails temporarily and is *repeatable* or was not accepted."""
+        backoff = Backoff(self.retry_seconds)
+        while True:
+            try:
+                request = self._http.build_request(method, path, content=body, headers=headers, params=params)
+                if body:
+                    request.stream = _Body(body)
+                with self.errors():
+                    response = await self._http.send(request)
+                if response.is_success:
+                    return response
+                raise error_of(response)
+            except TrellisError as error:
+                safe = repeatable or not (isinstance(error, Unreachable) and error.sent)
+                pause = backoff.next(error) if error.temporary and safe else None
+                if pause is None:
+                    raise
+                await anyio.sleep(pause)
+
+    async def stream(self, path: str, headers: Mapping[str, str]) -> httpx.Response:
+        """Open a stream; its body is still to be read."""
+        timeout = httpx.Timeout(self.timeout, read=max(SILENCE_SECONDS, self.timeout))
+        plain = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        request = self._http.build_request("GET", path, headers=plain | dict(headers), timeout=timeout)
+        with self.errors():
+            response = await self._http.send(request, stream=True)
+            if response.is_success:
+                return response
+            await response.aread()
+        raise error_of(response)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn the errors of HTTP and of the network into those of the client."""
+        try:
+            yield
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            sent = not isinstance(error, NOT_SENT)
+            if (reason := _mistrust(error)) is not None:
+                raise Untrusted(f"the certificate of {self.url} is not trusted ({reason})") from None
+            if isinstance(error, httpx.TimeoutException):
+                raise Unreachable(f"the gateway at {self.url} does not answer", sent=sent) from None
+            reason = "the connection was lost to" if sent else "no gateway at"
+            raise Unreachable(f"{reason} {self.url} ({str(error) or type(error).__name__})", sent=sent) from None
+
+
+class _Body(httpx.AsyncByteStream):
+    """A body in one piece; that of httpx is a generator, which trio complains about if a connection breaks early."""
+
+    def __init__(self, data: bytes) -> None:
+        self._parts = iter((data,))
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for part in self._parts:
+            return part
+        raise StopAsyncIteration
+
+
+def json_of(response: httpx.Response) -> Any:
+    """Return the JSON value in *response*; raise `NotAGateway` if there is none."""
+    try:
+        return response.json()
+    except ValueError:
+        raise not_a_gateway(response) from None
+
+
+def path_of(channel: str, *rest: object) -> str:
+    """Return the path of a channel, or of a resource below it."""
+    # Dots are encoded too, so that a channel called ".." does not lead to the parent path.
+    name = quote(channel.encode(errors="surrogateescape"), safe="").replace(".", "%2E")
+    return "/".join(["/v1/channels", name, *map(str, rest)])
+
+
+def _check(url: str) -> None:
+    """Raise `ValueError` unless *url* is one of HTTP with a host and a port that can be."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("a URL such as http://127.0.0.1:8080 is needed")
+
+
+def _mistrust(error: BaseException | None) -> str | None:
+    """Return why a certificate is not trusted, if that is what *error* comes from; the cause is several deep."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_message
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _trust(url: str, ca_file: Address | None) -> ssl.SSLContext:
+    """Return a context that trusts *ca_file*, or else the system's authorities, which take a while to load."""
+    if ca_file is None and not url.startswith("https:"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return ssl.create_default_context(cafile=ca_file)

@@ -1,0 +1,136 @@
+"""Subscriptions of the Python client: no message is missing and none comes twice, whatever happens to connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import httpx
+import pytest
+
+from gateway.client import Event, Gap, Interrupted, Message, Subscription, TrellisClient, Welcome
+from tests.server import Server
+
+pytestmark = pytest.mark.anyio
+SECONDS = 30.0
+
+
+@pytest.fixture
+def channel() -> str:
+    return f"heard {uuid4().hex}"
+
+
+async def until(events: Subscription, kind: type[Event]) -> Any:
+    """The next event of a *kind*."""
+    with anyio.fail_after(SECONDS):
+        async for event in events:
+            if isinstance(event, kind):
+                return event
+    raise AssertionError("the subscription ended")
+
+
+async def hear(events: Subscription, count: int) -> list[Any]:
+    """The contents of the next messages."""
+    return [(await until(events, Message)).content for _ in range(count)]
+
+
+async def test_a_lost_connection_loses_nothing_not_even_before_the_first_message(
+    server: Server, channel: str, proxied: Callable[[str], Any]
+) -> None:
+    async with (
+        proxied(server.http) as proxy,
+        TrellisClient(server.http) as trellis,
+        TrellisClient(proxy.address) as lossy,
+        lossy.subscribe(channel) as events,
+    ):
+        await until(events, Welcome)
+        await proxy.lose()
+        await trellis.publish(channel, 0)
+        assert isinstance(await until(events, Interrupted), Interrupted)
+        assert await hear(events, 1) == [0]
+        for n in range(1, 4):
+            await trellis.publish(channel, n)
+        assert await hear(events, 2) == [1, 2]
+        await proxy.lose()
+        await trellis.publish(channel, 4)
+        assert await hear(events, 2) == [3, 4]
+
+
+async def test_a_subscription_outlives_the_gateway(tmp_path: Path) -> None:
+    first = Server(tmp_path / "data")
+    port = first.http.rpartition(":")[2]
+    async with TrellisClient(first.http) as trellis, trellis.subscribe("lobby") as events:
+        await until(events, Welcome)
+        await trellis.publish("lobby", 0)
+        await trellis.publish("lobby", 1)
+        assert await hear(events, 1) == [0]
+        first.kill()
+        with Server(tmp_path / "data", "--port", port) as second:
+            async with TrellisClient(second.http) as other:
+                await other.publish("lobby", 2)
+                assert await hear(events, 2) == [1, 2]
+                await other.publish("lobby", 3)
+                assert await hear(events, 1) == [3]
+            assert second.stop() == 0
+            assert isinstance(await until(events, Interrupted), Interrupted)
+
+
+async def test_a_cancelled_wait_misses_nothing(server: Server, channel: str) -> None:
+    async with TrellisClient(server.http) as trellis, trellis.subscribe(channel) as events:
+        await until(events, Welcome)
+        for n in range(3):
+            with anyio.move_on_after(0.02) as scope:
+                await anext(events)
+            assert scope.cancelled_caught
+            await trellis.publish(channel, n)
+            assert await hear(events, 1) == [n]
+
+
+async def test_a_slow_consumer_is_cut_off_and_still_hears_everything(server: Server, channel: str) -> None:
+    async with TrellisClient(server.http) as trellis, trellis.subscribe(channel) as events:
+        await until(events, Welcome)
+        for n in range(30):
+            await trellis.publish(channel, {"n": n, "long": "x" * 500_000})
+        found = httpx.get(f"http://{server.http}/metrics").text
+        assert 'trellis_overflows_total{protocol="rest"}' in found
+        assert [content["n"] for content in await hear(events, 30)] == list(range(30))
+
+
+async def test_the_end_of_the_client_ends_its_subscriptions(server: Server, channel: str) -> None:
+    async with TrellisClient(server.http) as trellis:
+        events = trellis.subscribe(channel)
+        await until(events, Welcome)
+    assert [event async for event in events] == []
+    async with TrellisClient(server.http) as trellis:
+        with anyio.fail_after(SECONDS):
+            while await trellis.peers(channel):
+                await anyio.sleep(0.01)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], scope="module")
+async def test_what_is_no_longer_kept_is_a_gap(tmp_path: Path) -> None:
+    small = {"TRELLIS_LOG__SEGMENT_BYTES": "4096"}
+    with Server(tmp_path / "data", env=small) as server:
+        async with TrellisClient(server.http) as trellis:
+            said = [await trellis.publish("lobby", str(n) * 2_000) for n in range(6)]
+    retire(tmp_path / "data")
+    with Server(tmp_path / "data", env=small) as server:
+        async with TrellisClient(server.http) as trellis, trellis.subscribe("lobby", after=said[0].sequence) as events:
+            gap = await until(events, Gap)
+            message = await until(events, Message)
+    assert gap.after == said[0].sequence
+    assert said[1].sequence < gap.before <= message.sequence
+
+
+def retire(data: Path) -> None:
+    """What retention does to all segments but the newest, and an index that is made anew."""
+    *old, _ = sorted((data / "log").glob("0*.jsonl"))
+    for path in old:
+        facts = [line for line in path.read_bytes().splitlines(keepends=True) if b'"kind":"message"' not in line]
+        path.with_name(path.name.replace(".jsonl", ".facts.jsonl")).write_bytes(b"".join(facts))
+        path.unlink()
+    for path in data.glob("index.sqlite*"):
+        path.unlink()
