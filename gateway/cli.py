@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from adapters import ADAPTERS
 from gateway.commands import backup, explain, keys, messaging, operate, tail
+from gateway.commands.bench import bench
 from gateway.commands.certificates import dev_cert
-from gateway.commands.common import CommandError, ConfigFile, Data, load_settings, registry, say
+from gateway.commands.common import CommandError, ConfigFile, Data, load_settings, paint, registry, say
 from gateway.commands.demo import demo
+from gateway.commands.links import links
 from gateway.commands.pipeline import pipeline
+from gateway.commands.status import status
+from gateway.commands.top import top
 
 from .config import load
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Trellis, a bridge gateway: a message published on one protocol reaches every other.",
@@ -36,8 +40,31 @@ def main() -> None:
     try:
         app()
     except CommandError as error:
-        say(f"trellis: {error}")
-        sys.exit(1)
+        fail(str(error))
+    except OSError as error:  # of a file or a folder that a command was given
+        fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None))
+
+
+def fail(reason: str) -> NoReturn:
+    """Say why the command failed, and exit with code 1."""
+    say(f"{paint('trellis:', typer.colors.RED, bold=True)} {reason}")
+    sys.exit(1)
+
+
+def print_version(asked: bool) -> None:
+    """Print the version and exit, if that is *asked*."""
+    if asked:
+        typer.echo(f"trellis {version('trellis-gateway')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    _: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Offer what needs no command."""
 
 
 @app.command()
@@ -58,7 +85,14 @@ def serve(
     open_to_all: Annotated[bool, typer.Option("--open-to-all", help="Serve other machines without keys.")] = False,
     adopt: Annotated[bool, typer.Option("--adopt", help="Serve a log that another gateway began, as its own.")] = False,
 ) -> None:
-    """Run the gateway until SIGTERM or Ctrl-C."""
+    """Run the gateway until SIGTERM or Ctrl-C.
+
+    \b
+    Examples:
+      trellis serve
+      trellis serve --config /etc/trellis.toml --log-format json
+      trellis serve --host 0.0.0.0 --tls-cert certs/cert.pem --tls-key certs/key.pem
+    """
     from .runtime import DataDirectoryInUse
     from .service import CannotStart, run
 
@@ -83,6 +117,10 @@ def serve(
 
 for command in (demo, messaging.publish, tail.tail, messaging.direct, messaging.channels, messaging.peers):
     app.command()(command)
+app.command()(status)
+app.command()(top)
+app.command()(links)
+app.command()(bench)
 app.command()(explain.explain)
 app.command()(operate.check_config)
 app.command()(operate.verify)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 from pydantic import BaseModel, SecretStr
@@ -19,6 +19,7 @@ from adapters import ADAPTERS
 from gateway import config
 from gateway.app import create_app
 from gateway.cli import app
+from gateway.commands import reference
 from gateway.config import OTHERS
 from gateway.metrics import COUNTERS, GAUGES
 from gateway.settings import PREFIX, settings_model
@@ -188,15 +189,7 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
 # Commands
 
 
-def commands(group: Any, *path: str) -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):  # typer brings a click of its own, so its classes are others
-            yield from commands(command, *path, name)
-        else:
-            yield " ".join((*path, name)), command
-
-
-COMMANDS = dict(commands(typer.main.get_group(app)))
+COMMANDS = {" ".join(path): command for path, command in reference.commands(typer.main.get_group(app))}
 
 
 def test_every_command_is_in_the_readme() -> None:
@@ -215,6 +208,42 @@ def test_commands_and_flags_that_are_named_exist(path: Path) -> None:
             if found:
                 flags = {flag for option in COMMANDS[found[0]].params for flag in option.opts}
                 assert set(re.findall(r"(?<!\S)--[a-z-]+", words)) <= flags | {"--help"}, words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_examples_that_it_takes(name: str) -> None:
+    command = COMMANDS[name]
+    examples = re.findall(r"^  trellis (.+?)(?: [|<>].*)?$", command.help.split("Example")[1], re.MULTILINE)
+    assert any(example.split()[: len(name.split())] == name.split() for example in examples), command.help
+    for example in examples:
+        words = shlex.split(example)
+        of = max((each for each in COMMANDS if words[: len(each.split())] == each.split()), key=len)
+        COMMANDS[of].make_context(of, words[len(of.split()) :], resilient_parsing=False)
+
+
+WITHOUT_JSON = {  # commands whose results are no data for programs, or are for programs already
+    "serve": "its ready line is JSON",
+    "export": "writes records as JSON lines",
+    "import": "tells how much it imported",
+    "backup": "tells what it wrote",
+    "restore": "tells what it wrote",
+    "pipeline": "its tables and its report are files",
+    "key add": "prints the key alone",
+    "key rotate": "prints the key alone",
+    "key remove": "prints nothing",
+    "identity new": "prints the id alone",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_prints_data_prints_json(name: str) -> None:
+    flags = {flag for option in COMMANDS[name].params for flag in option.opts}
+    assert ("--json" in flags) != (name in WITHOUT_JSON)
+
+
+def test_the_reference_of_commands_is_what_they_say() -> None:
+    """`python -m gateway.commands.reference > docs/reference/commands.md` makes it again."""
+    assert (ROOT / "docs" / "reference" / "commands.md").read_text() == reference.page()
 
 
 @each_document

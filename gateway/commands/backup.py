@@ -49,6 +49,11 @@ def backup(
 
     The log, all keys and identities, the certificate with its key, and the configuration file. The gateway may run:
     everything that it acknowledged before is in the backup. The file has mode 0600, because it holds every secret.
+
+    \b
+    Examples:
+      trellis backup monday.trellis
+      trellis backup monday.trellis --passphrase-file passphrase
     """
     settings = load_settings(context, config, {"data": data, "tls_cert": tls_cert, "tls_key": tls_key})
     passphrase = _passphrase(passphrase_file, again=True) if encrypt or passphrase_file is not None else None
@@ -74,6 +79,11 @@ def restore(
 
     The directory must be empty or not exist. Everything is checked before anything is written; if anything is damaged,
     nothing is written, and the place of the damage is named.
+
+    \b
+    Examples:
+      trellis restore monday.trellis --data copy
+      trellis restore monday.trellis --check
     """
     directory = load_settings(context, config, {"data": data}).data
     ask = partial(_passphrase, passphrase_file, again=False)

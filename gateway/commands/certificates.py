@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gateway.access.auth import SecretFileError, read_secret, write_secret
 
-from .common import CommandError, fields, say
+from .common import AsJson, CommandError, fields, say, show
 
 AUTHORITY: Final = ("ca.pem", "ca-key.pem")
 CERTIFICATE: Final = ("cert.pem", "key.pem")
@@ -58,12 +58,18 @@ def dev_cert(
     ] = None,
     folder: Annotated[Path, typer.Option(help="The folder for the files.")] = Path("certs"),
     days: Annotated[int, typer.Option(min=1, max=825, help="How many days the certificate is valid.")] = 365,
+    as_json: AsJson = False,
 ) -> None:
     """Create a certificate for TLS, issued by a local authority.
 
     Writes cert.pem and key.pem for the gateway, and ca.pem and ca-key.pem for the authority. An existing authority in
     the folder is used again, so several gateways can share one. Clients have to trust ca.pem. Keys have mode 0600, and
     no file is overwritten.
+
+    \b
+    Examples:
+      trellis dev-cert
+      trellis dev-cert --name bridge.example.org --address 192.0.2.7
     """
     names = (name or ([] if address else list(NAMES))) + (address or ([] if name else list(ADDRESSES)))
     subjects = [_subject(text) for text in names]
@@ -74,7 +80,8 @@ def dev_cert(
     issuer = _authority(*(folder / file for file in AUTHORITY))
     made = _issue(names[0], subjects, days, issuer)
     _write(made, certificate, key)
-    typer.echo(fields({"certificate": str(certificate), "key": str(key), "authority": str(folder / AUTHORITY[0])}))
+    found = {"certificate": str(certificate), "key": str(key), "authority": str(folder / AUTHORITY[0])}
+    show(found, as_json, fields(found))
     say(f"serve with it: trellis serve --tls-cert {certificate} --tls-key {key}")
 
 

@@ -15,7 +15,18 @@ from gateway.core.principal import Principal
 from gateway.settings import Settings
 from gateway.settings_validation import principal_error
 
-from .common import Adapters, CommandError, ConfigFile, Data, load_settings, registry, say, visible
+from .common import (
+    Adapters,
+    AsJson,
+    CommandError,
+    ConfigFile,
+    Data,
+    load_settings,
+    registry,
+    say,
+    show,
+    visible,
+)
 
 WHO = "A principal: key:NAME, sprout:anonymous, streamr:0x...; docs/configuration.md lists all kinds."
 
@@ -25,6 +36,7 @@ def explain(
     who: Annotated[str, typer.Argument(help=WHO)],
     verb: Annotated[str, typer.Argument(help=f"One of {', '.join(VERBS)}.")],
     channel: Annotated[str, typer.Argument(help="The channel's name; '' for a right that concerns no single channel.")],
+    as_json: AsJson = False,
     data: Data = None,
     config: ConfigFile = None,
 ) -> None:
@@ -32,6 +44,11 @@ def explain(
 
     The answer is that of a gateway started now: it follows from the configuration, the key file and the rights that
     users gave each other. Exit code 0: allowed, 1: not allowed.
+
+    \b
+    Examples:
+      trellis explain key:ada publish weather/berlin
+      trellis explain sprout:anonymous history lobby
     """
     settings = load_settings(context, config, {"data": data})
     if verb not in VERBS:
@@ -39,7 +56,8 @@ def explain(
     if channel and not valid_name(channel):
         raise typer.BadParameter(f"no channel can be called {channel!r}", param_hint="CHANNEL")
     verdict = _decide(registry(context), settings, who, verb, channel)
-    typer.echo(f"{'yes' if verdict.allowed else 'no'}: {visible(verdict.reason)}")
+    text = f"{'yes' if verdict.allowed else 'no'}: {visible(verdict.reason)}"
+    show({"allowed": verdict.allowed, "reason": verdict.reason}, as_json, text)
     raise typer.Exit(0 if verdict.allowed else 1)
 
 

@@ -14,7 +14,7 @@ from gateway.access.auth import DEFAULT_RIGHTS, VERBS, ApiKey, KeyFile, Right
 from gateway.access.keyfile import now_ms
 from gateway.access.rights import DENY_PREFIX
 
-from .common import CommandError, ConfigFile, Data, data_directory, say, table, visible
+from .common import AsJson, CommandError, ConfigFile, Data, data_directory, say, show, table, visible
 
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}  # ms
 MAX_DAYS = 36_500
@@ -56,6 +56,12 @@ def add(
 
     The first key switches authentication on: from then on every request needs a key or a grant (`auth.grants` in the
     configuration).
+
+    \b
+    Examples:
+      trellis key add ada
+      trellis key add sensor --allow 'publish:weather/*' --expires 30d
+      trellis key add operator --admin
     """
     rights = [*(allow or DEFAULT_RIGHTS), *([ADMIN] if admin else []), *(DENY_PREFIX + right for right in deny or ())]
     for right in rights:
@@ -71,15 +77,25 @@ def add(
 
 
 @app.command("list")
-def list_(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
-    """List the keys: their names, ids and rights, when they expire, and when they were last used."""
+def list_(context: typer.Context, as_json: AsJson = False, data: Data = None, config: ConfigFile = None) -> None:
+    """List the keys: their names, ids and rights, when they expire, and when they were last used.
+
+    \b
+    Example:
+      trellis key list
+    """
     file = _key_file(context, config, data)
     used = lastuse.read_times(file.path.with_name(lastuse.FILE_NAME))
+    keys = _load(file)
     rows = [
         (visible(key.name), key.id, _end(key), _moment(used.get(key.id)) or "never", " ".join(key.rights))
-        for key in _load(file)
+        for key in keys
     ]
-    typer.echo(table([("NAME", "ID", "EXPIRES", "LAST USED", "RIGHTS"), *rows]))
+    found = [
+        {"name": k.name, "id": k.id, "expires": k.expires, "lastUsed": used.get(k.id), "rights": [*k.rights]}
+        for k in keys
+    ]
+    show(found, as_json, table([("NAME", "ID", "EXPIRES", "LAST USED", "RIGHTS"), *rows]))
 
 
 @app.command()
@@ -92,7 +108,12 @@ def rotate(
     data: Data = None,
     config: ConfigFile = None,
 ) -> None:
-    """Create a new secret for a key, and print it; the old one expires after the overlap, and its connections end."""
+    """Create a new secret for a key, and print it; the old one expires after the overlap, and its connections end.
+
+    \b
+    Example:
+      trellis key rotate ada --overlap 7d
+    """
     file = _key_file(context, config, data)
     try:
         typer.echo(file.rotate(name, _duration(overlap, "--overlap")))
@@ -103,7 +124,12 @@ def rotate(
 
 @app.command()
 def remove(context: typer.Context, name: Name, data: Data = None, config: ConfigFile = None) -> None:
-    """Remove a key; connections that use it lose its rights, and end."""
+    """Remove a key; connections that use it lose its rights, and end.
+
+    \b
+    Example:
+      trellis key remove ada
+    """
     file = _key_file(context, config, data)
     _load(file)
     if not file.remove(name):

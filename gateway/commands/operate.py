@@ -17,32 +17,54 @@ from gateway.storage import archive, importing, permissions
 from gateway.storage.layout import BEYOND_ALL
 from gateway.storage.record import decode_untrusted
 
-from .common import Adapters, CommandError, ConfigFile, Data, data_directory, load_settings, registry, say, visible
+from .common import (
+    Adapters,
+    AsJson,
+    CommandError,
+    ConfigFile,
+    Data,
+    data_directory,
+    load_settings,
+    registry,
+    say,
+    show,
+    visible,
+)
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
-def check_config(context: typer.Context, config: ConfigFile = None, data: Data = None) -> None:
+def check_config(context: typer.Context, as_json: AsJson = False, config: ConfigFile = None, data: Data = None) -> None:
     """Check the configuration, and print it.
 
     It is read as by `serve`, and printed as TOML. If there are faults, each is named by its key, and the exit code is
     2.
+
+    \b
+    Examples:
+      trellis check-config
+      trellis check-config --config /etc/trellis.toml --json
     """
-    settings = load_settings(context, config, {"data": data})
-    typer.echo("# ok")
-    for line in toml_lines(settings.model_dump(mode="json")):
-        typer.echo(line)
+    found = load_settings(context, config, {"data": data}).model_dump(mode="json")
+    show(found, as_json, "\n".join(["# ok", *toml_lines(found)]))
 
 
-def verify(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
+def verify(context: typer.Context, as_json: AsJson = False, data: Data = None, config: ConfigFile = None) -> None:
     """Check every record of the log.
 
     Checksums, sequences without a gap, times that never decrease; the ids of nodes, and every signature. Changes
     nothing; the gateway may run.
+
+    \b
+    Examples:
+      trellis verify
+      trellis verify --data /var/lib/trellis --json
     """
     directory = _log_directory(context, config, data)
     report = archive.verify(directory, _check(registry(context)))
-    typer.echo(f"{report.records} records, {report.first} to {report.last}, faults: {len(report.faults)}")
+    text = f"{report.records} records, {report.first} to {report.last}, faults: {len(report.faults)}"
+    faults = [fault._asdict() for fault in report.faults]
+    show({"records": report.records, "first": report.first, "last": report.last, "faults": faults}, as_json, text)
     _complain(report)
 
 
@@ -63,6 +85,12 @@ def export(
 
     With --grove the nodes of the Arbor forest are written instead, each to a file of its own, as the reference relay
     keeps them. Bridged messages are among them, signed by the gateway. No gateway may run meanwhile.
+
+    \b
+    Examples:
+      trellis export -o log.jsonl
+      trellis export --after 1000 | gzip > log.jsonl.gz
+      trellis export --grove grove
     """
     if grove is not None:
         from .grove import export_grove  # the whole gateway, which the other commands do not need
@@ -97,6 +125,12 @@ def import_(
     With --grove the nodes in a directory of the reference relay are imported as if they were announced. A file whose
     name is wrong, or that holds no valid node, is reported and skipped. With --streamr the responses of a broker's data
     API are published again, and so is a folder that `trellis pipeline import` made.
+
+    \b
+    Examples:
+      trellis import log.jsonl --data copy
+      trellis import --grove ~/.local/share/arbor/grove
+      trellis import --streamr stream.json
     """
     if (grove is None) == (not files) or (streamr and not files):
         raise typer.BadParameter("give either files or --grove", param_hint="FILE")

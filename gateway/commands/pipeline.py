@@ -44,6 +44,11 @@ def pipeline(
     """Make tables, audits, statistics and a report of the log, with Apache Spark.
 
     docs/pipeline.md says what each job does.
+
+    \b
+    Examples:
+      trellis pipeline all --source log:trellis-data
+      trellis pipeline stats --follow --publish http://127.0.0.1:8080
     """
     try:
         from pipeline import config

@@ -116,6 +116,11 @@ class Channels:
         """Whether *channel* is registered and open."""
         return channel in self._registered and channel not in self._closed
 
+    @property
+    def count(self) -> int:
+        """The number of channels that exist or are held."""
+        return len(self._listed)
+
     def registered(self) -> list[str]:
         """The names of all channels that exist, sorted. This takes time in proportion to their number."""
         return [name for name in self._listed if self.exists(name)]

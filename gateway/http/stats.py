@@ -25,9 +25,11 @@ def report(gateway: Gateway) -> dict[str, Any]:
         "sequence": gateway.log.synced_seq,
         "factsBytes": gateway.retention.facts_bytes,
         "connections": gateway.bus.session_count,
+        "channelCount": gateway.channels.count,
         "protocols": _protocols(gateway),
         "channels": _channels(gateway),
         "flows": gateway.bus.flows.totals(),
+        "backlog": _backlog(gateway),
         "reports": {each.name: report for each in gateway.adapters if (report := each.report())},
         "links": [link.report() for link in gateway.links],
         "faults": {kind: value for (kind,), value in gateway.metrics.counts["faults"].items()},
@@ -38,6 +40,15 @@ def pipeline_tables(warehouse: Path) -> dict[str, Any] | None:
     """Return what the pipeline last wrote into each table below *warehouse*, or None if there is none; reads files."""
     tables = [found for path in sorted(warehouse.glob(MANIFEST))[:MAX_TABLES] if (found := _table(warehouse, path))]
     return {"warehouse": str(warehouse), "tables": tables} if tables else None
+
+
+def _backlog(gateway: Gateway) -> dict[str, int]:
+    """Return what waits now: records for the disk and for the index."""
+    log, index = gateway.log, gateway.index
+    return {
+        "unsynced": log.next_seq - 1 - log.synced_seq,
+        "unindexed": max(0, index.synced_seq - index.level),
+    }
 
 
 def _protocols(gateway: Gateway) -> dict[str, dict[str, int]]:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -32,12 +34,12 @@ from websockets.sync.client import connect
 from adapters import ADAPTERS
 from gateway.access.auth import KeyFile
 from gateway.cli import app
+from gateway.client.bulk import LINES
+from gateway.client.transport import path_of
 from gateway.clients import SproutClient
-from gateway.commands import messaging
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.commands.common import CommandError, table, visible
 from gateway.commands.operate import toml_lines
-from gateway.commands.remote import path_of
 from gateway.config import load
 from gateway.core.message import Message
 from gateway.storage.record import decode, encode
@@ -177,6 +179,42 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
     assert done.stderr.startswith("Usage: ")
 
 
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert process("--version").stdout == f"trellis {version('trellis-gateway')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["publsh", "lobby"], "'publish'"),
+        (["key", "ad", "ada"], "'add'"),
+        (["tail", "lobby", "--aftr", "1"], "--after"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_word_is_answered_with_the_word_that_was_meant(arguments: list[str], meant: str) -> None:
+    done = trellis(*arguments)
+    assert done.returncode == 2
+    assert meant in done.stderr
+
+
+@pytest.mark.parametrize(("words", "offered"), [("trellis key ro", "rotate"), ("trellis tail --af", "--after")])
+def test_the_shell_completes_commands_and_options(words: str, offered: str) -> None:
+    environment = {"_TRELLIS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    program = Path(sys.executable).with_name("trellis")
+    done = subprocess.run(
+        [program], capture_output=True, text=True, timeout=SECONDS, env=clean(environment), check=False
+    )
+    assert done.stdout.split() == [offered]
+
+
+def test_a_file_that_cannot_be_used_is_no_traceback(tmp_path: Path) -> None:
+    (file := tmp_path / "file").touch()
+    done = process("key", "list", "--data", str(file))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"trellis: {file}/keys/api-keys.json: Not a directory\n"
+
+
 # A gateway that cannot be talked to
 
 
@@ -198,10 +236,14 @@ def test_no_address_is_a_traceback(url: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_something_else_than_a_gateway_is_said_to_be(run: Run, server: Server) -> None:
-    done = run("channels", "--gateway", f"http://{server.http}/elsewhere")
+def test_something_else_than_a_gateway_is_said_to_be() -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        thread = threading.Thread(target=other.handle_request)
+        thread.start()
+        done = trellis("channels", "--gateway", f"http://127.0.0.1:{other.server_port}")
+        thread.join(SECONDS)
     assert done.returncode == 1
-    assert "/elsewhere/v1/channels?limit=256 of a Trellis gateway?" in done.stderr
+    assert "/v1/channels?limit=256 of a Trellis gateway?" in done.stderr
 
 
 # Publish
@@ -219,7 +261,7 @@ def test_something_else_than_a_gateway_is_said_to_be(run: Run, server: Server) -
     ],
 )
 def test_content_is_json_or_text(run: Run, server: Server, given: str, content: Any) -> None:
-    done = run("publish", "a/channel .. %", given)
+    done = run("publish", "a/channel .. %", given, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert result["channel"] == "a/channel .. %"
@@ -228,7 +270,7 @@ def test_content_is_json_or_text(run: Run, server: Server, given: str, content: 
 
 
 def test_a_channel_called_like_a_folder_is_no_way_up(run: Run) -> None:
-    assert json.loads(run("publish", "..", "hi").stdout)["channel"] == ".."
+    assert json.loads(run("publish", "..", "hi", "--json").stdout)["channel"] == ".."
 
 
 def test_an_idempotency_key_publishes_once(run: Run) -> None:
@@ -240,29 +282,41 @@ def test_an_idempotency_key_publishes_once(run: Run) -> None:
 
 
 def test_lines_are_answered_each_in_order(run: Run) -> None:
-    done = run("publish", "lines", "-", stdin='{"n": 1}\nnot json\n"last one without an end"')
+    lines = '{"n": 1}\n\n' + '"' + "x" * (1 << 20) + '"' + '\n"last one without an end"'
+    done = run("publish", "lines", "-", "--json", stdin=lines)
     first, bad, last = map(json.loads, done.stdout.splitlines())
     assert last["sequence"] > first["sequence"]
-    assert bad["status"] == 400
+    assert (bad["status"], bad["line"]) == (413, 2)
     assert done.returncode == 1
     assert "not every line" in done.stderr
+    plain = run("publish", "lines", stdin=lines)
+    assert [len(line.split()) for line in plain.stdout.splitlines()] == [2, 2], "a sequence and an id"
+    assert "line 2: 413: " in plain.stderr
+
+
+def test_a_line_that_is_not_json_is_a_json_string(run: Run, server: Server) -> None:
+    assert run("publish", "texts", stdin='hello\n{"n": 1.10}\n  two words \r\n[1, 2\n').returncode == 0
+    page = httpx.get(f"http://{server.http}/v1/channels/texts/messages").text
+    said = [message["content"] for message in json.loads(page)["messages"]]
+    assert said == ["hello", {"n": 1.1}, "two words", "[1, 2"]
+    assert '{"n": 1.10}' in page, "JSON is sent as it is"
 
 
 def test_many_lines_and_their_repetition(run: Run, server: Server) -> None:
-    lines = "".join(f'{{"n": {n}}}\n' for n in range(3 * messaging.LINES_PER_REQUEST + 5))
-    plain = run("publish", "many", stdin=lines)
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(3 * LINES + 5))
+    plain = run("publish", "many", "--json", stdin=lines)
     assert plain.returncode == 0
     sequences = [json.loads(line)["sequence"] for line in plain.stdout.splitlines()]
-    assert len(sequences) == 3 * messaging.LINES_PER_REQUEST + 5
+    assert len(sequences) == 3 * LINES + 5
     assert sequences == sorted(sequences)
-    keyed = [run("publish", "many", "--idempotency-key", "k", stdin=lines).stdout for _ in range(2)]
+    keyed = [run("publish", "many", "--json", "--idempotency-key", "k", stdin=lines).stdout for _ in range(2)]
     assert keyed[0] == keyed[1] != plain.stdout
     page = httpx.get(f"http://{server.http}/v1/channels/many/messages?order=desc&limit=1").json()
     assert page["messages"][0]["sequence"] == json.loads(keyed[0].splitlines()[-1])["sequence"]
 
 
 def test_a_line_is_published_before_the_next_one_is_there(server: Server) -> None:
-    command = [*COMMAND, "publish", "typed", "--gateway", server.http]
+    command = [*COMMAND, "publish", "typed", "--json", "--gateway", server.http]
     with subprocess.Popen(command, stdin=-1, stdout=-1, env=clean({})) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -291,7 +345,7 @@ def test_channels_and_peers(run: Run, server: Server) -> None:
         assert run("peers", "listed").stdout.splitlines()[1].split() == [str(peer["number"]), "rest", "-", "-"]
         assert json.loads(run("peers", str(peer["number"]), "--json").stdout)["connections"] == 1
         assert run("peers", str(peer["number"])).stdout.startswith("number")
-        done = run("direct", "listed", str(peer["number"]), "psst")
+        done = run("direct", "listed", str(peer["number"]), "psst", "--json")
         assert json.loads(done.stdout)["delivered"] == 1
         assert "psst  (only to you)" in tail.next()
     gone = run("direct", "listed", str(peer["number"]), "psst")
@@ -325,7 +379,7 @@ def test_tail_shows_messages_of_people_and_of_programs(run: Run, server: Server)
 
 
 def test_tail_begins_where_it_is_told_to(run: Run, server: Server) -> None:
-    sequences = [json.loads(run("publish", "replayed", str(n)).stdout)["sequence"] for n in range(3)]
+    sequences = [json.loads(run("publish", "replayed", str(n), "--json").stdout)["sequence"] for n in range(3)]
     with tailing("replayed", "--after", str(sequences[0]), "--json", url=server.http) as tail:
         assert [json.loads(tail.next())["sequence"] for _ in range(2)] == sequences[1:]
 
@@ -362,6 +416,8 @@ def test_keys_are_added_listed_and_removed(tmp_path: Path) -> None:
     name, _, *rest = listed.splitlines()[2].split()
     assert [name, *rest] == ["bob", "never", "never", "subscribe:news/*", "history:*"]
     assert added.stdout.strip() not in listed
+    shown = json.loads(trellis("key", "list", "--json", *data).stdout)
+    assert [(row["name"], row["lastUsed"], row["rights"]) for row in shown][1:] == [("bob", None, rest[2:])]
     assert stat.S_IMODE((tmp_path / "data/keys/api-keys.json").stat().st_mode) == 0o600
     again = trellis("key", "add", "ada", *data)
     assert (again.returncode, again.stdout) == (1, "")
@@ -461,6 +517,7 @@ def test_check_config_prints_what_can_be_read_again(tmp_path: Path) -> None:
     again = tmp_path / "again.toml"
     again.write_text(done.stdout)
     assert trellis("check-config", "--config", str(again)).stdout == done.stdout
+    assert json.loads(trellis("check-config", "--config", str(again), "--json").stdout)["sprout"]["port"] == 7000
 
 
 def test_check_config_names_every_fault_by_its_key(tmp_path: Path) -> None:
@@ -514,6 +571,7 @@ def test_a_log_is_verified_exported_and_imported(tmp_path: Path) -> None:
     verified = trellis("verify", "--data", str(server.data))
     assert (verified.returncode, verified.stderr) == (0, "")
     assert verified.stdout.endswith("faults: 0\n")
+    assert json.loads(trellis("verify", "--json", "--data", str(server.data)).stdout)["faults"] == []
     file, copy = tmp_path / "export.jsonl", str(tmp_path / "copy")
     assert trellis("export", "--data", str(server.data), "-o", str(file)).returncode == 0
     assert trellis("import", str(file), "--data", copy).returncode == 0
@@ -580,6 +638,8 @@ def test_identities_and_communities(run: Run, server: Server, tmp_path: Path) ->
     shown = fields(run("identity", "show", "--data", str(server.data)).stdout)
     made = fields(run("community", "new", "a community").stdout)
     assert fields(run("community", "show", "a community").stdout) == made
+    assert json.loads(run("community", "show", "a community", "--json").stdout) == made
+    assert json.loads(run("identity", "show", "--json", "--data", str(server.data)).stdout) == shown
     entities = [
         record
         for path in sorted((server.data / "log").glob("*.jsonl"))
@@ -668,6 +728,7 @@ def test_lines_to_try_follow_how_the_program_was_started() -> None:
     assert lines_to_try("127.0.0.1:1", tls=True)[0].endswith("--gateway https://127.0.0.1:1")
 
 
-def test_tables_and_terminals() -> None:
+def test_tables_and_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
     assert table([("A", "BB"), ("long", "x")]) == "A     BB\nlong  x"
     assert visible("héllo \x07\t日本") == r"héllo \x07\t日本"
