@@ -3,8 +3,8 @@
 Laws of this file. The files of the log are opened first and together: a segment never changes once it is sealed, and
 one that is retired meanwhile can still be read. Of the segment that is being written, the complete records are copied
 at once: everything that was acknowledged before is among them, because it was written before. Secrets are read after
-the log, so everything that the log needs is there. The index, if it is wanted, is copied before the log: the next
-start adds what it lacks.
+the log, so everything that the log needs is there. Databases (the webhooks, and the index, if it is wanted) are copied
+before the log, each as of one moment, so no position in them is beyond it: the next start adds what the index lacks.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ def take(data: Path, outside: Mapping[str, Path], stack: ExitStack, scratch: Pat
     """
     if not (data / "keys" / "gateway.json").is_file() or not (data / "log").is_dir():
         raise BackupError(f"no gateway has run with {data} yet; name its directory with --data")
-    copied = [_index(data / INDEX, stack, scratch)] if index else []
+    copied = [_database(f"index/{INDEX}", data / INDEX, stack, scratch)] if index else []
+    databases = [path for path in sorted(data.glob("*.sqlite")) if path.name != INDEX]
+    copied += [_database(f"files/{path.name}", path, stack, scratch) for path in databases]
     log = _log(data / "log", stack, scratch)
     secrets = [path for path in sorted((data / "keys").iterdir()) if path.is_file() and not path.name.startswith(".")]
-    others = [path for path in sorted(data.iterdir()) if path.is_file() and not path.name.startswith((".", INDEX))]
+    covered = (".", INDEX, *(path.name for path in databases))  # with their journals
+    others = [path for path in sorted(data.iterdir()) if path.is_file() and not path.name.startswith(covered)]
     named = [(f"keys/{path.name}", path) for path in secrets] + [(f"files/{path.name}", path) for path in others]
     small = [_small(name, path) for name, path in (*named, *outside.items())]
     return [*small, *log, *copied]
@@ -102,17 +105,17 @@ def _segment(path: Path, file: BinaryIO, end: int, stack: ExitStack, scratch: Pa
     return Source(f"log/{path.name.removeprefix(OPEN_PREFIX)}", copy, size)
 
 
-def _index(path: Path, stack: ExitStack, scratch: Path) -> Source:
-    """A copy of the index, of one moment."""
+def _database(name: str, path: Path, stack: ExitStack, scratch: Path) -> Source:
+    """A copy of the SQLite file at *path*, of one moment."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(dir=scratch, prefix=".trellis-backup-"))
-    copy = Path(folder) / INDEX
+    copy = Path(folder) / path.name
     with (
         closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source,
         closing(sqlite3.connect(copy)) as target,
     ):
         source.backup(target)
     file = stack.enter_context(copy.open("rb"))
-    return Source(f"index/{INDEX}", file, copy.stat().st_size)
+    return Source(name, file, copy.stat().st_size)
 
 
 def _small(name: str, path: Path) -> Source:

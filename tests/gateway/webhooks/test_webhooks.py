@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.backup import snapshot
 from gateway.commands.certificates import dev_cert
 from gateway.webhooks import courier, delivery, sender
 from gateway.webhooks.addresses import AddressPolicy, is_public
@@ -471,6 +473,21 @@ def test_a_dead_letter_and_the_position_beyond_it_are_one_transaction(tmp_path: 
     again.delete("wh_1")
     assert again.dead_letters("wh_1", 0, 10) == []
     again.close()
+
+
+def test_a_backup_has_the_webhooks_of_one_moment(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "log").mkdir(parents=True)
+    (data / "keys").mkdir()
+    (data / "keys/gateway.json").write_text("{}")
+    store = WebhookStore(data)
+    store.put(Webhook("wh_1", "https://example.com/", "*", 1, None, 5))
+    with ExitStack() as stack:
+        sources = {source.name: source.file.read() for source in snapshot.take(data, {}, stack, tmp_path, index=False)}
+    store.close()
+    assert list(sources) == ["keys/gateway.json", "files/webhooks.sqlite"], "no journal"
+    (tmp_path / "webhooks.sqlite").write_bytes(sources["files/webhooks.sqlite"])
+    assert [webhook.id for webhook in WebhookStore(tmp_path).load()] == ["wh_1"]
 
 
 def test_a_damaged_store_refuses_changes_and_nothing_else(
