@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import anyio
 import sniffio
@@ -19,7 +20,7 @@ from adapters import ADAPTERS
 from gateway.core.errors import RequestError
 from gateway.core.message import REST
 from gateway.core.session import Session
-from gateway.http import rest
+from gateway.http import openapi, reference_pages, rest
 from gateway.http.callers import admit_request
 from gateway.http.persistent import PersistentConnections
 from gateway.http.problems import problem_of, problem_response
@@ -64,9 +65,11 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             yield
             gateway.goodbye()
 
+    summary = "Arbor, the topic relay, Streamr and REST"
     app = FastAPI(
-        title="Trellis", version=gateway.version, lifespan=lifespan, summary="Arbor, the topic relay, Streamr and REST"
+        title="Trellis", version=gateway.version, lifespan=lifespan, summary=summary, docs_url=None, redoc_url=None
     )
+    app.openapi = partial(openapi.document, app)  # type: ignore[method-assign]
     app.state.gateway = gateway
     app.state.listening = None  # until everything does
     app.state.failure = None
@@ -75,6 +78,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             app.add_api_websocket_route(path, _endpoint(gateway, adapter), name=adapter.name)
         for router in adapter.routers():
             app.include_router(router)
+    app.include_router(reference_pages.router())
     app.include_router(webhook_routes.router(courier))
     app.include_router(rest.router(gateway))
     app.add_exception_handler(HTTPException, answer_http_exception)

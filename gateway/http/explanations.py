@@ -63,7 +63,7 @@ def _page(title: str, body: str) -> Response:
 
 # fmt: off
 ROUTES = [
-    Route("GET", "/problems",        Explanations.problems),
-    Route("GET", "/problems/{code}", Explanations.problem),
+    Route("GET", "/problems",        Explanations.problems, schema="ProblemTypes"),
+    Route("GET", "/problems/{code}", Explanations.problem, schema="ProblemType"),
 ]
 # fmt: on

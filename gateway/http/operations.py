@@ -118,13 +118,13 @@ class Operations:
 
 # fmt: off
 ROUTES = [
-    Route("GET", "/v1/protocols", Operations.protocols),
+    Route("GET", "/v1/protocols", Operations.protocols, schema="Protocols"),
     Route("GET", "/v1/log",       Operations.log, media_type=NDJSON[0]),
-    Route("GET", "/v1/stats",     Operations.stats),
-    Route("GET", "/",             Operations.home),
-    Route("GET", "/asyncapi.json", Operations.asyncapi),
-    Route("GET", "/healthz",      Operations.healthz),
-    Route("GET", "/readyz",       Operations.readyz, others=(503,)),
+    Route("GET", "/v1/stats",     Operations.stats, schema="Stats"),
+    Route("GET", "/",             Operations.home, schema="Home"),
+    Route("GET", "/asyncapi.json", Operations.asyncapi, schema="AsyncApi"),
+    Route("GET", "/healthz",      Operations.healthz, schema="Status"),
+    Route("GET", "/readyz",       Operations.readyz, others=(503,), schema="Status"),
     Route("GET", "/metrics",      Operations.metrics, media_type="text/plain"),
 ]
 # fmt: on

@@ -16,7 +16,7 @@ from gateway.core.errors import UnknownChannel
 from gateway.core.message import REST, Message
 from gateway.runtime import Gateway, clock
 
-from . import explanations, history, listing, operations, views, whois
+from . import explanations, history, listing, operations, schemas, views, whois
 from .bodies import read_body
 from .bulk import BulkResponse
 from .callers import Caller, admit_request, path_segment
@@ -79,6 +79,7 @@ PUBLISH = {  # its handler is called without FastAPI (see `routes.RawRoute`), so
             NDJSON[0]: {"schema": {"type": "string", "description": "One JSON value a line."}},
         },
     },
+    "responses": {"200": {"description": "The results of lines.", "content": schemas.content(NDJSON[0])}},
 }
 
 
@@ -282,18 +283,19 @@ class Rest:
 
 
 # fmt: off
+ONE = "/v1/channels/{channel}"
 ROUTES = [  # the most frequent request comes first, because routes are tried in order
-    Route("POST",   "/v1/channels/{channel}/messages",                Rest.publish, 201, more=PUBLISH, raw=True),
-    Route("GET",    "/v1/channels/{channel}/messages",                Rest.messages),
-    Route("GET",    "/v1/channels/{channel}/messages/{id}",           Rest.message),
-    Route("GET",    "/v1/channels/{channel}/events",                  Rest.events, media_type="text/event-stream"),
-    Route("GET",    "/v1/channels",                                   Rest.channels),
-    Route("GET",    "/v1/channels/{channel}",                         Rest.channel),
-    Route("PUT",    "/v1/channels/{channel}",                         Rest.make_channel, 201, others=(200,)),
-    Route("DELETE", "/v1/channels/{channel}",                         Rest.close_channel, 204),
-    Route("GET",    "/v1/channels/{channel}/peers",                   Rest.peers),
-    Route("POST",   "/v1/channels/{channel}/peers/{number}/messages", Rest.direct, 202, more=BODY),
-    Route("GET",    "/v1/peers/{number}",                             Rest.peer),
+    Route("POST",   ONE + "/messages",                Rest.publish, 201, more=PUBLISH, raw=True, schema="Accepted"),
+    Route("GET",    ONE + "/messages",                Rest.messages, schema="MessagePage"),
+    Route("GET",    ONE + "/messages/{id}",           Rest.message, schema="Message"),
+    Route("GET",    ONE + "/events",                  Rest.events, media_type="text/event-stream"),
+    Route("GET",    "/v1/channels",                   Rest.channels, schema="ChannelPage"),
+    Route("GET",    ONE,                              Rest.channel, schema="Channel"),
+    Route("PUT",    ONE,                              Rest.make_channel, 201, others=(200,), schema="Channel"),
+    Route("DELETE", ONE,                              Rest.close_channel, 204),
+    Route("GET",    ONE + "/peers",                   Rest.peers, schema="PeerList"),
+    Route("POST",   ONE + "/peers/{number}/messages", Rest.direct, 202, more=BODY, schema="Direct"),
+    Route("GET",    "/v1/peers/{number}",             Rest.peer, schema="PeerDetails"),
 ]
 # fmt: on
 

@@ -13,16 +13,19 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from . import views
+from . import schemas, views
 from .problems import MEDIA_TYPE as PROBLEM_TYPE
 from .problems import Handler, handle_errors
 
-PREFIX = "/v1/"
+TAGS = {"/v1/webhooks": "webhooks", "/v1/": "REST", "": "operations"}  # by the beginning of a path
 MAX_INTEGER = 1 << 62  # the highest sequence or number that a request may name
 
 After = Annotated[int, Query(ge=0, le=MAX_INTEGER, description="Only what has a higher sequence.")]
 
-PROBLEM = {"description": "What is wrong, and what to do about it.", "content": {PROBLEM_TYPE: {}}}
+PROBLEM = {
+    "description": "What is wrong, and what to do about it.",
+    "content": schemas.content(PROBLEM_TYPE, "Problem"),
+}
 
 
 class Route(NamedTuple):
@@ -41,6 +44,7 @@ class Route(NamedTuple):
     raw: bool = False
     others: tuple[int, ...] = ()
     summary: str = ""
+    schema: str = ""  # the name of the schema of its JSON in `gateway.http.schemas`
 
 
 class ProblemRoute(APIRoute):
@@ -65,8 +69,8 @@ class RawRoute(ProblemRoute):
 
 def add_route(router: APIRouter, owner: object, route: Route) -> None:
     """Serve *route*, whose handler is a method of *owner*; the docstring of the handler is its description."""
-    content: dict[str, Any] = {} if route.status == 204 else {"content": {route.media_type: {}}}
-    done = {"description": "Done."} | content
+    content = {} if route.status == 204 else {"content": schemas.content(route.media_type, route.schema)}
+    done: dict[str, Any] = {"description": "Done."} | content
     responses: dict[int | str, dict[str, Any]] = dict.fromkeys((route.status, *route.others), done)
     responses |= {"default": PROBLEM, 422: PROBLEM}
     summary, _, description = cleandoc(route.handler.__doc__ or "").partition("\n")
@@ -77,7 +81,8 @@ def add_route(router: APIRouter, owner: object, route: Route) -> None:
         responses,
         description=description.strip(),
         route_class_override=RawRoute if route.raw else ProblemRoute,
-        tags=["REST" if route.path.startswith(PREFIX) else "operations"],
+        operation_id=route.handler.__name__,
+        tags=[next(tag for prefix, tag in TAGS.items() if route.path.startswith(prefix))],
     )
 
 

@@ -224,18 +224,19 @@ def _check_pattern(channels: str) -> None:
 
 
 # fmt: off
+HOOK = "/v1/webhooks/{id}"
 CREATE, CHANGE = _body(("url", "channels"), "after"), _body((), "url", "enabled")
-LETTER = "/v1/webhooks/{id}/dead-letters/{sequence}"
+LETTER = HOOK + "/dead-letters/{sequence}"
 ROUTES = [
-    Route("GET",    "/v1/webhooks",                   WebhookRoutes.webhooks),
-    Route("POST",   "/v1/webhooks",                   WebhookRoutes.create_webhook, 201, more=CREATE),
-    Route("GET",    "/v1/webhooks/{id}",              WebhookRoutes.webhook),
-    Route("PATCH",  "/v1/webhooks/{id}",              WebhookRoutes.change_webhook, more=CHANGE),
-    Route("DELETE", "/v1/webhooks/{id}",              WebhookRoutes.delete_webhook, 204),
-    Route("POST",   "/v1/webhooks/{id}/secret",       WebhookRoutes.rotate_secret, 201),
-    Route("GET",    "/v1/webhooks/{id}/dead-letters", WebhookRoutes.dead_letters),
-    Route("POST",   LETTER + "/retry",                WebhookRoutes.retry_dead_letter),
-    Route("DELETE", LETTER,                           WebhookRoutes.delete_dead_letter, 204),
+    Route("GET",    "/v1/webhooks",           WebhookRoutes.webhooks, schema="WebhookList"),
+    Route("POST",   "/v1/webhooks",           WebhookRoutes.create_webhook, 201, more=CREATE, schema="NewWebhook"),
+    Route("GET",    HOOK,                     WebhookRoutes.webhook, schema="Webhook"),
+    Route("PATCH",  HOOK,                     WebhookRoutes.change_webhook, more=CHANGE, schema="Webhook"),
+    Route("DELETE", HOOK,                     WebhookRoutes.delete_webhook, 204),
+    Route("POST",   HOOK + "/secret",         WebhookRoutes.rotate_secret, 201, schema="WebhookSecret"),
+    Route("GET",    HOOK + "/dead-letters",   WebhookRoutes.dead_letters, schema="DeadLetterPage"),
+    Route("POST",   LETTER + "/retry",        WebhookRoutes.retry_dead_letter, schema="Retry"),
+    Route("DELETE", LETTER,                   WebhookRoutes.delete_dead_letter, 204),
 ]
 # fmt: on
 

@@ -62,8 +62,13 @@ CODES = {
     500: "INTERNAL_ERROR",
     503: "UNAVAILABLE",
 }
+ERROR = {
+    "type": "object",
+    "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
+    "required": ["code", "message"],
+}
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"description": HTTPStatus(status).phrase, "content": {JSON: {}}} for status in CODES
+    status: {"description": HTTPStatus(status).phrase, "content": {JSON: {"schema": ERROR}}} for status in CODES
 }
 
 
