@@ -1,6 +1,6 @@
 # Everything a newcomer needs: `make run` starts the gateway, `make test` runs the whole suite, `make quick` the part of
 # it that takes a minute. Each target creates the environment first if it is missing. PYTHON selects the interpreter (3.11
-# or newer), WORKERS the number of processes that share the suite, a file at a time.
+# or newer), WORKERS the number of processes that share the suite, a file at a time, BENCH arguments of the benchmarks.
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 
-.PHONY: env run test quick coverage check format bench fuzz soak attacks demo pipeline lock audit clean
+.PHONY: env run test quick coverage check format bench bench-compare fuzz soak attacks demo pipeline lock audit clean
 
 env: $(READY)
 
@@ -57,10 +57,12 @@ format: env
 
 bench: env
 	command -v npm >/dev/null && cd tests/interop/node && npm ci --ignore-scripts --no-audit --no-fund || true
-	$(BIN)/python -m benchmarks
-	$(BIN)/python -m benchmarks.sprout
+	$(BIN)/python -m benchmarks $(BENCH)
 	$(BIN)/python -m benchmarks.sprout_bridge
-	$(BIN)/python -m benchmarks.streamr
+
+# REF is the commit to compare with, BENCH more arguments: make bench-compare REF=main BENCH="fan* --rounds 4"
+bench-compare: env
+	$(BIN)/python -m benchmarks.compare $(REF) $(BENCH)
 
 fuzz: env
 	TRELLIS_FUZZ=5000 $(BIN)/python -m pytest --timeout 0 tests/properties tests/adapters -k "property or any_bytes or fuzz"

@@ -1,137 +1,124 @@
-"""The workloads, and the load generator (load.c): built when needed, run once for each round."""
+"""The load generator (load/*.c): built when needed, run once for each round."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
-SOURCES = Path(__file__).parent
-PACKET_SIZE = 100  # bytes of text, as the reference figures have it
+from .rest_load import community
+from .servers import Server
+from .workload import Bench, Load, LoadError, Result
 
-
-class LoadError(Exception):
-    """The load generator could not be built, or gave up; the text is what it said."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Who talks to whom; the words are those of load.c. *must* is the ratio to the Node server to reach."""
-
-    title: str
-    shape: str
-    peers: int
-    topics: int
-    window: int
-    must: float
-
-
-# fmt: off
-WORKLOADS = {
-    "fan10":    Workload("1 to 10, 16 in flight",       "fan",     10,  1, 16,  3.5),
-    "fan100":   Workload("1 to 100, 16 in flight",      "fan",    100,  1, 16, 10.0),
-    "fan1000":  Workload("1 to 1000, 4 in flight",      "fan",   1000,  1,  4,  3.0),
-    "fan10w1":  Workload("1 to 10, 1 in flight",        "fan",     10,  1,  1,  1.2),
-    "fan100w1": Workload("1 to 100, 1 in flight",       "fan",    100,  1,  1,  1.2),
-    "m2m":      Workload("100 peers, 10 topics",        "mesh",   100, 10,  1,  4.0),
-    "dm1":      Workload("direct, 1 pair",              "pairs",    2,  1,  1,  1.1),
-    "dm50":     Workload("direct, 50 pairs",            "pairs",  100, 50,  1,  1.1),
-}
-# fmt: on
+SOURCES = Path(__file__).parent / "load"
+SIZE = 100  # bytes of a message, as the reference figures have it
+TOPIC = "bench-0"  # what the generator calls the first topic
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where a server listens, and the wire it speaks there: "ws" or "nats"."""
+class Group:
+    """*count* peers on each topic, in a *role* of load/main.c, connected to a *service* of the server."""
 
-    wire: str
-    host: str
-    port: int
-    path: str = "/"
-
-    def speaks(self, workload: Workload) -> bool:
-        """Whether *workload* exists on this wire: NATS has no direct messages."""
-        return not (self.wire == "nats" and workload.shape == "pairs")
+    role: str
+    count: int
+    service: str
 
 
 @dataclass(frozen=True)
-class Result:
-    """What the generator counted. Latencies are from publish to arrival, in microseconds, over all arrivals."""
+class Traffic(Load):
+    """Who talks to whom, and in what rhythm; the words are those of load/main.c."""
 
-    sent: int
-    deliveries: int
-    lost: int
-    repeated: int
-    stray: int
-    seconds: float
-    load_cpu_seconds: float
-    p50_us: float
-    p99_us: float
+    groups: Sequence[Group]
+    topics: int = 1
+    window: int = 1
+    rhythm: str = "judge"
+    rate: float = 0.0
+    gap_us: int = 0
+    prepared: Callable[[], Sequence[bytes]] | None = None  # makes the messages of a round, the same for all servers
 
-    @property
-    def exact(self) -> bool:
-        """Whether every delivery arrived exactly once, where it should."""
-        return self.deliveries > 0 and self.lost == self.repeated == self.stray == 0
+    def renew(self, bench: Bench) -> None:
+        """Write the messages that have to be made before they are sent."""
+        if self.prepared is not None:
+            bench.folder.mkdir(parents=True, exist_ok=True)
+            _prepared_file(bench).write_bytes(b"".join(line + b"\n" for line in self.prepared()))
+
+    def runs_on(self, server: Server) -> bool:
+        """Return whether *server* has all services; NATS knows no direct messages."""
+        direct = any(group.role == "pair" for group in self.groups)
+        at = [server.addresses.get(group.service) for group in self.groups]
+        return all(address is not None and not (direct and address.protocol == "nats") for address in at)
+
+    @contextmanager
+    def open(self, server: Server, bench: Bench) -> Iterator[Callable[[], Result]]:
+        """Start a generator, which is connected and warmed up when this yields, and gone when it is left."""
+        command = [str(build(bench.folder)), *self._plan(server, bench)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                _line(process)  # it says that it is ready
+                yield lambda: _run(process)
+            finally:
+                process.communicate()  # ends its standard input
+
+    def _plan(self, server: Server, bench: Bench) -> list[str]:
+        plan = {
+            "topics": self.topics,
+            "window": self.window,
+            "rhythm": self.rhythm,
+            "rate": self.rate,
+            "gap": self.gap_us,
+            "size": SIZE,
+            "warmup": bench.warmup,
+            "seconds": bench.seconds,
+        }
+        if any(group.service == "sprout" for group in self.groups):
+            plan["community"] = community(server, TOPIC)
+        if self.prepared is not None:
+            plan["prepared"] = _prepared_file(bench)
+        groups = [f"group={group.role}:{group.count}:{server.addresses[group.service]}" for group in self.groups]
+        return [*(f"{name}={value}" for name, value in plan.items()), *groups]
 
 
 def build(folder: Path) -> Path:
-    """Compile load.c into *folder*, unless that was done since it last changed; `LoadError` without a compiler."""
+    """Compile the generator into *folder*, unless that was done since it last changed; `LoadError` if it fails."""
     binary = folder / "load"
-    newest = max((SOURCES / name).stat().st_mtime for name in ("load.c", "wire.h"))
+    sources = sorted(SOURCES.glob("*.c"))
+    newest = max(path.stat().st_mtime for path in [*sources, *SOURCES.glob("*.h")])
     if binary.exists() and binary.stat().st_mtime > newest:
         return binary
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise LoadError("no C compiler (cc or gcc) to build the load generator with")
     folder.mkdir(parents=True, exist_ok=True)
-    command = [compiler, "-O2", "-o", str(binary), str(SOURCES / "load.c")]
+    command = [compiler, "-O2", "-o", str(binary), *map(str, sources)]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise LoadError(made.stderr)
     return binary
 
 
-class Load:
-    """A running generator: connected and warmed up on entering, still connected after `run`, gone on leaving."""
+def _prepared_file(bench: Bench) -> Path:
+    return bench.folder / "prepared"
 
-    def __init__(self, binary: Path, target: Target, work: Workload, warmup: float, seconds: float) -> None:
-        parts = (
-            *(target.wire, target.host, target.port, target.path),
-            *(work.shape, work.peers, work.topics, work.window, PACKET_SIZE, warmup, seconds),
-        )
-        self._command = [str(binary), *map(str, parts)]
 
-    def __enter__(self) -> Load:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        try:
-            self._line()  # it says that it is ready
-        except LoadError:
-            self.__exit__(None, None, None)
-            raise
-        return self
+def _run(process: subprocess.Popen[str]) -> Result:
+    """Let it talk for the agreed time and return the result; raise `LoadError` if it gave up."""
+    stdin = _pipe(process.stdin)
+    stdin.write("\n")
+    stdin.flush()
+    return Result(**json.loads(_line(process)))
 
-    def run(self) -> Result:
-        """Let it talk for the agreed time and take the result; `LoadError` if it gave up."""
-        stdin = _pipe(self._process.stdin)
-        stdin.write("\n")
-        stdin.flush()
-        return Result(**json.loads(self._line()))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.communicate()
-
-    def _line(self) -> str:
-        line = _pipe(self._process.stdout).readline()
-        if not line:
-            raise LoadError(_pipe(self._process.stderr).read().strip())
-        return line
+def _line(process: subprocess.Popen[str]) -> str:
+    line = _pipe(process.stdout).readline()
+    if not line:
+        raise LoadError(_pipe(process.stderr).read().strip())
+    return line
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:

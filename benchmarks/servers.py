@@ -1,4 +1,4 @@
-"""The servers that are compared: each is started on a free loopback port and stopped by its process id."""
+"""The servers that are compared: each is started on free loopback ports and stopped by its process id."""
 
 from __future__ import annotations
 
@@ -9,102 +9,184 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from .generator import Target
+from .sprout_forest import plant
+from .workload import ROOT, Bench, Unavailable
 
-ROOT = Path(__file__).parent.parent
-NODE_FOLDER = ROOT / "tests" / "interop" / "node"
 HOST = "127.0.0.1"
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 30.0
+PROGRAMS = Path(__file__).parent
+STREAMR_PATH = "/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
 
 
-class Unavailable(Exception):
-    """This server cannot be run on this machine; the text says why."""
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, and the protocol it speaks there, in the words of the load generator."""
+
+    protocol: str
+    host: str
+    port: int
+    path: str = "/"
+
+    def __str__(self) -> str:
+        return f"{self.protocol}:{self.host}:{self.port}:{self.path}"
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server that is up: whom to talk to, and whose CPU time to take."""
+    """A server that is up: its process, whose CPU time is taken, and where it serves what."""
 
     name: str
     pid: int
-    target: Target
+    addresses: Mapping[str, Address]
+
+    @property
+    def http(self) -> str:
+        """HOST:PORT of REST."""
+        return self._host_and_port("rest")
+
+    @property
+    def sprout(self) -> str:
+        """HOST:PORT of Sprout."""
+        return self._host_and_port("sprout")
+
+    def _host_and_port(self, service: str) -> str:
+        at = self.addresses[service]
+        return f"{at.host}:{at.port}"
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where servers may write (*work*), and which folder holds the node_modules of the reference server."""
-
-    work: Path
-    node: Path = NODE_FOLDER
+Start = Callable[[Bench, str], AbstractContextManager[Server]]
 
 
 @contextmanager
-def node(places: Places) -> Iterator[Server]:
+def trellis(
+    bench: Bench, name: str, *, root: Path = ROOT, python: str = sys.executable, planted: int = 0
+) -> Iterator[Server]:
+    """The gateway in *root* as a user starts it, with its log on disk, but without rate limits.
+
+    *planted* is how many Arbor replies it holds from the beginning.
+    """
+    work = bench.folder / "servers"
+    data = work / f"{name}-data"
+    shutil.rmtree(data, ignore_errors=True)
+    if planted:
+        plant(data, planted)
+    command = [python, "-m", "gateway", "serve", "--port", "0", "--sprout-port", "0", "--data", str(data)]
+    with running(name, command, work, cwd=root, TRELLIS_LIMITS__RATES="off") as (process, log):
+        ready = wait_until_ready(process, log)
+        yield Server(name, process.pid, trellis_addresses(ready["http"], ready["sprout"]))
+    shutil.rmtree(data, ignore_errors=True)
+
+
+def trellis_addresses(http: str, sprout: str) -> dict[str, Address]:
+    """What a gateway at *http* and *sprout* (HOST:PORT) serves."""
+    at, arbor = _split(http), _split(sprout)
+    return {
+        "relay": Address("relay", *at, "/relay"),
+        "streamr": Address("streamr", *at, STREAMR_PATH),
+        "rest": Address("rest", *at),
+        "events": Address("events", *at),
+        "sprout": Address("sprout", *arbor),
+    }
+
+
+@contextmanager
+def node(bench: Bench, name: str) -> Iterator[Server]:
     """The topic relay's reference server, `@yume-chan/koshare-router` from npm, on Node."""
-    if not (places.node / "node_modules" / "@yume-chan" / "koshare-router").is_dir():
-        raise Unavailable(f"@yume-chan/koshare-router is not installed in {places.node}: run npm ci there")
-    command = [_program("node"), str(Path(__file__).parent / "node" / "relay.cjs"), str(places.node)]
-    with _running("node", command, places.work) as (process, log):
-        yield _ready("node", process, log, "/")
+    with _on_node(bench, name, "relay.cjs", "@yume-chan/koshare-router") as (pid, at):
+        yield Server(name, pid, {"relay": Address("relay", *at)})
 
 
 @contextmanager
-def trellis(places: Places) -> Iterator[Server]:
-    """This gateway as a user starts it, with its log on disk, but without rate limits."""
-    data = places.work / "trellis-data"
-    shutil.rmtree(data, ignore_errors=True)
-    program = _program("trellis", str(Path(sys.executable).parent))
-    command = [program, "serve", "--port", "0", "--sprout-port", "0", "--data", str(data)]
-    with _running("trellis", command, places.work, TRELLIS_LIMITS__RATES="off") as (process, log):
-        yield _ready("trellis", process, log, "/relay")
-    shutil.rmtree(data, ignore_errors=True)
+def streamr_broker(bench: Bench, name: str, *options: str) -> Iterator[Server]:
+    """A Streamr broker on the genuine libraries, on Node."""
+    with _on_node(bench, name, "streamr.cjs", "streamr-client-protocol", *options) as (pid, at):
+        yield Server(name, pid, {"streamr": Address("streamr", *at, STREAMR_PATH)})
 
 
 @contextmanager
-def nats(places: Places) -> Iterator[Server]:
+def _on_node(
+    bench: Bench, name: str, script: str, package: str, *options: str
+) -> Iterator[tuple[int, tuple[str, int]]]:
+    if not (bench.node / "node_modules" / package).is_dir():
+        raise Unavailable(f"{package} is not installed in {bench.node}: run npm ci there")
+    command = [program("node"), str(PROGRAMS / "node" / script), str(bench.node), *options]
+    with running(name, command, bench.folder / "servers") as (process, log):
+        yield process.pid, _split(wait_until_ready(process, log)["http"])
+
+
+@contextmanager
+def nats(bench: Bench, name: str) -> Iterator[Server]:
     """A nats-server, the strongest general-purpose broker at hand; it speaks its own protocol."""
-    ports = places.work / "nats-ports"
+    ports = bench.folder / "servers" / "nats-ports"
     shutil.rmtree(ports, ignore_errors=True)
     ports.mkdir(parents=True)
-    command = [_program("nats-server"), "--addr", HOST, "--port", "-1", "--ports_file_dir", str(ports)]
-    with _running("nats", command, places.work) as (process, log):
+    command = [program("nats-server"), "--addr", HOST, "--port", "-1", "--ports_file_dir", str(ports)]
+    with running(name, command, bench.folder / "servers") as (process, log):
         told = ports / f"nats-server_{process.pid}.ports"
         _wait_until(lambda: told.exists() and bool(told.read_text()), process, log)
         port = int(json.loads(told.read_text())["nats"][0].rpartition(":")[2])
-        yield Server("nats", process.pid, Target("nats", HOST, port))
+        yield Server(name, process.pid, {"relay": Address("nats", HOST, port)})
 
 
-SERVERS: dict[str, Callable[[Places], AbstractContextManager[Server]]] = {
-    "node": node,
+@contextmanager
+def sprout_relay(bench: Bench, name: str, flags: Sequence[str] = ()) -> Iterator[Server]:
+    """The relay on the Go library, with its grove on disk; it watches that and logs, as the genuine one does."""
+    work = bench.folder / "servers"
+    work.mkdir(parents=True, exist_ok=True)
+    binary, grove = work / "sprout-relay", work / "grove"
+    build = [program("go"), "build", "-o", str(binary), "."]
+    made = subprocess.run(build, cwd=PROGRAMS / "sprout_relay", capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise Unavailable(made.stderr)
+    shutil.rmtree(grove, ignore_errors=True)
+    grove.mkdir(parents=True)
+    with running(name, [str(binary), *flags, str(grove)], work) as (process, log):
+        yield Server(
+            name, process.pid, {"sprout": Address("sprout", *_split(wait_until_ready(process, log)["sprout"]))}
+        )
+    shutil.rmtree(grove, ignore_errors=True)
+
+
+SERVERS: dict[str, Start] = {
     "trellis": trellis,
+    "trellis-50": partial(trellis, planted=50),
+    "trellis-5k": partial(trellis, planted=5_000),
+    "trellis-500k": partial(trellis, planted=500_000),
+    "node": node,
     "nats": nats,
+    "broker": streamr_broker,
+    "broker-once": lambda bench, name: streamr_broker(bench, name, "once"),
+    "go": sprout_relay,
+    "go-lean": partial(sprout_relay, flags=["-lean"]),
 }
-REFERENCE = "node"  # ratios are to this one
 
 
-def _program(name: str, path: str | None = None) -> str:
-    """The full path of *name*; Debian keeps servers in /usr/sbin, which is not on everybody's PATH."""
-    search = path or os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
-    found = shutil.which(name, path=search)
+def program(name: str) -> str:
+    """Return the full path of *name*; Debian keeps servers in /usr/sbin, which is not on everybody's PATH."""
+    found = shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin")))
     if found is None:
         raise Unavailable(f"{name} is not installed")
     return found
 
 
 @contextmanager
-def _running(
-    name: str, command: list[str], work: Path, **environment: str
+def running(
+    name: str, command: Sequence[str], work: Path, cwd: Path | None = None, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """Run *command* with its standard error in a file; on leaving, SIGTERM, and SIGKILL if that does not do."""
     work.mkdir(parents=True, exist_ok=True)
     log = work / f"{name}.log"
     with log.open("wb") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **environment})
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, cwd=cwd, env={**os.environ, **environment}
+        )
     with process:
         try:
             yield process, log
@@ -116,15 +198,19 @@ def _running(
                 process.kill()
 
 
-def _ready(name: str, process: subprocess.Popen[bytes], log: Path, path: str) -> Server:
-    """Wait for the line of JSON that says where the server listens."""
+def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> Any:
+    """Return the line of JSON that says where the server listens; raise `Unavailable` if none comes."""
     stdout = process.stdout
     assert stdout is not None  # it is a pipe
     line = stdout.readline() if select.select([stdout], [], [], PATIENCE_SECONDS)[0] else b""
     if not line:
         raise Unavailable(_last_words(log))
-    host, _, port = json.loads(line)["http"].rpartition(":")
-    return Server(name, process.pid, Target("ws", host, int(port), path))
+    return json.loads(line)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
 
 
 def _wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,11 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from .measure import cpu_seconds
-from .servers import ROOT, Unavailable
-from .sprout_load import PATIENCE_SECONDS, Peer, Stalled, subscribe
-from .sprout_servers import Server, trellis
-from .sprout_works import hear, rest
+from .rest_load import community
+from .rounds import cpu_seconds
+from .servers import Address, Server, trellis
+from .sockets import PATIENCE_SECONDS, connect_websocket, read_until, text_frame
+from .sprout_load import Peer, hear, hear_silence, subscribe
+from .workload import Bench, LoadError, Unavailable
 
 PROBES = 500  # messages a second that measure
 ALONE_SECONDS = 2.0
@@ -44,37 +44,21 @@ class Round(NamedTuple):
 class RelayPeer:
     """A peer of the topic relay on a raw socket."""
 
-    def __init__(self, http: str, topic: str) -> None:
-        host, _, port = http.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.sendall(
-            f"GET /relay HTTP/1.1\r\nHost: {http}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-        )
-        head = b""
-        while b"\r\n\r\n" not in head:
-            head += self.socket.recv(1)
+    def __init__(self, at: Address, topic: str) -> None:
+        self.socket = connect_websocket(at)
         self.topic = topic
-        self.socket.sendall(_frame({"type": 2, "topic": topic}))
-        self.socket.recv(1 << 16)
+        self.socket.sendall(text_frame(json.dumps({"type": 2, "topic": topic}).encode()))
+        read_until(self.socket, b'"peers"')
 
     def broadcast(self, **content: object) -> bytes:
         """The frame of a message to the topic."""
-        return _frame({"type": 6, "topic": self.topic, **content})
+        packet = {"type": 6, "topic": self.topic, **content}
+        return text_frame(json.dumps(packet, separators=(",", ":")).encode())
 
 
-def _frame(packet: dict[str, object]) -> bytes:
-    """A client's text frame, masked with zeros (RFC 6455, section 5.2)."""
-    payload = json.dumps(packet, separators=(",", ":")).encode()
-    size = len(payload)
-    head = bytes((0x81, 0x80 | size)) if size < 126 else bytes((0x81, 0xFE, size >> 8, size & 0xFF))
-    return head + bytes(4) + payload
-
-
-def probe(http: str, report: Connection) -> None:
+def probe(at: Address, report: Connection) -> None:
     """Measure until told to stop; report when (`perf_counter`) and how long (us)."""
-    speaker, listener = RelayPeer(http, "probe"), RelayPeer(http, "probe")
+    speaker, listener = RelayPeer(at, "probe"), RelayPeer(at, "probe")
     data, found = speaker.broadcast(text="x" * 60), []
     while not report.poll():
         begin = time.perf_counter()
@@ -87,10 +71,10 @@ def probe(http: str, report: Connection) -> None:
 
 
 @contextmanager
-def probing(http: str) -> Iterator[Connection]:
+def probing(at: Address) -> Iterator[Connection]:
     """A process that measures."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=probe, args=(http, theirs), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=probe, args=(at, theirs), daemon=True)
     process.start()
     try:
         yield ours
@@ -101,14 +85,12 @@ def probing(http: str) -> Iterator[Connection]:
 def measure(server: Server, count: int, rate: float) -> Round:
     """Let *count* messages be signed, *rate* a second or all at once."""
     topic = f"bridge{time.time_ns()}"
-    rest(server, "PUT", f"/v1/channels/{topic}")
-    speaker = RelayPeer(server.http, topic)
-    while (community := rest(server, "GET", f"/v1/channels/{topic}").get("community")) is None:
-        time.sleep(0.02)
-    with closing(Peer(server.sprout)) as listener, probing(server.http) as report:
-        subscribe([listener], community)
+    speaker = RelayPeer(server.addresses["relay"], topic)
+    with closing(Peer(server.sprout)) as listener, probing(server.addresses["relay"]) as report:
+        subscribe([listener], community(server, topic))
         speaker.socket.sendall(speaker.broadcast(text="first"))
-        hear([listener], [2])  # the identity of who speaks, and the first node
+        hear([listener], [1])
+        hear_silence([listener])  # the community and the identity of who speaks may come with it
         frames = [speaker.broadcast(n=n, text="x" * 80) for n in range(count)]
         time.sleep(1.0 + ALONE_SECONDS)  # the process that measures has begun
         before, cpu, begin = listener.nodes, cpu_seconds(server.pid), time.perf_counter()
@@ -138,19 +120,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=5_000)
     parser.add_argument("--rate", type=float, default=0.0, help="messages a second; all at once without")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where results are written")
+    parser.add_argument("--out", type=Path, default=Bench().folder, help="where results are written")
     options = parser.parse_args(argv)
     rounds: list[Round] = []
     try:
         for _ in range(options.rounds):
-            with trellis(options.out / "servers") as server:
+            with trellis(Bench(options.out), "trellis") as server:
                 rounds.append(measure(server, options.messages, options.rate))
             each = rounds[-1]
             sys.stderr.write(
                 f"{each.per_second:7.0f} nodes a second  {each.per_cpu_second:7.0f} a CPU-s  relay p50"
                 f" {each.alone:6.0f} us alone, {each.meanwhile:6.0f} us meanwhile\n"
             )
-    except (Unavailable, Stalled, OSError) as error:
+    except (Unavailable, LoadError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     text = table(rounds)

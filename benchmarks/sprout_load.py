@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
+import select
 import selectors
-import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import NoReturn
 
 from adapters.sprout.wire.codec import NodeLine
 
+from .sockets import PATIENCE_SECONDS, connect
+from .workload import LoadError
+
 WINDOW = 64  # announces without a status
-PATIENCE_SECONDS = 120.0
+SILENCE_SECONDS = 0.3
 _ANNOUNCE = re.compile(rb"^announce (\d+) ", re.MULTILINE)
 _STATUS = re.compile(rb"^status \d+ (\d+)$", re.MULTILINE)
-
-
-class Stalled(Exception):
-    """The server did not answer in time, or hung up."""
 
 
 class Peer:
@@ -26,8 +27,7 @@ class Peer:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connect(host, int(port))
         self.nodes = self.answers = self.refused = 0
         self._id = 0
         self._rest = b""
@@ -49,7 +49,7 @@ class Peer:
         """Read what there is, count it, and say to each announce that it is welcome; the whole lines of it."""
         data = self.socket.recv(1 << 18)
         if not data:
-            raise Stalled("the server hung up")
+            raise LoadError("the server hung up")
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         text = whole + newline
         self.nodes += text.count(b"SHA512_B32__")
@@ -119,5 +119,34 @@ def ask_all(peer: Peer, text: bytes, count: int, window: int = 8) -> None:
         peer.take()
 
 
-def _stalled() -> list[tuple[selectors.SelectorKey, int]]:
-    raise Stalled("nothing came any more")
+def hear(listeners: Sequence[Peer], wanted: Sequence[int]) -> None:
+    """Read until each of *listeners* has heard as many nodes as *wanted*."""
+    waiting = {each.socket: (each, want) for each, want in zip(listeners, wanted, strict=True)}
+    while waiting := {key: pair for key, pair in waiting.items() if pair[0].nodes < pair[1]}:
+        readable, _, _ = select.select(list(waiting), [], [], PATIENCE_SECONDS)
+        if not readable:
+            _stalled()
+        for each in readable:
+            waiting[each][0].take()
+
+
+def hear_silence(listeners: Sequence[Peer]) -> None:
+    """Read until nothing comes for a while."""
+    waiting = {each.socket: each for each in listeners}
+    while readable := select.select(list(waiting), [], [], SILENCE_SECONDS)[0]:
+        for each in readable:
+            waiting[each].take()
+
+
+@contextmanager
+def connected(address: str, count: int) -> Iterator[list[Peer]]:
+    """Connect *count* peers, and hang up; raise `LoadError` if the server refused anything."""
+    with ExitStack() as stack:
+        peers = [stack.enter_context(closing(Peer(address))) for _ in range(count)]
+        yield peers
+        if refused := sum(peer.refused for peer in peers):
+            raise LoadError(f"{refused} requests were refused")
+
+
+def _stalled() -> NoReturn:
+    raise LoadError("nothing came any more")

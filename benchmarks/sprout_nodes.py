@@ -13,7 +13,9 @@ from adapters.sprout.forest.forest import NULL_ID, Content, ReplyPosition
 from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.wire.codec import NodeLine, node_line
 
-TEXT = b"x" * 100
+from .workload import MARK
+
+TEXT = MARK + b"x" * 93
 LATER = 5_000  # ms; a server starts only after its nodes were signed, but those of real clients are new to it
 CHUNK = 250  # nodes that one process signs at a time
 

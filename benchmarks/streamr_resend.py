@@ -20,18 +20,21 @@ from typing import Any
 
 import psutil
 
-from .servers import _program, _ready, _running
-from .streamr_load import STREAM, Stalled, _frame, connect, messages
+from .servers import Address, running, trellis_addresses, wait_until_ready
+from .sockets import connect_websocket, text_frame
+from .streamr_load import request
+from .workload import LoadError
 
 GAP = 0.002  # seconds between two messages
+STREAM = "talk"
 
 
 class Resend:
     """A connection that asks for everything and reads it, in a process of its own."""
 
-    def __init__(self, http: str, stream: str) -> None:
+    def __init__(self, at: Address, stream: str) -> None:
         self._bytes = multiprocessing.Value("Q", 0)
-        self._process = multiprocessing.Process(target=_read, args=(http, stream, self._bytes))
+        self._process = multiprocessing.Process(target=_read, args=(at, stream, self._bytes))
         self._process.start()
 
     @property
@@ -50,10 +53,10 @@ class Resend:
         self._process.join()
 
 
-def _read(http: str, stream: str, count: Any) -> None:
-    wire, tail = connect(http), b""
+def _read(at: Address, stream: str, count: Any) -> None:
+    wire, tail = connect_websocket(at), b""
     wire.settimeout(None)
-    wire.sendall(_frame(json.dumps([2, 12, "all", stream, 0, [0, 0], None, None]).encode()))
+    wire.sendall(text_frame(json.dumps([2, 12, "all", stream, 0, [0, 0], None, None]).encode()))
     while b'[2,5,"all"' not in tail and (data := wire.recv(1 << 20)):
         count.value += len(data)
         tail = (tail + data)[-200:]
@@ -62,9 +65,9 @@ def _read(http: str, stream: str, count: Any) -> None:
 class Talk:
     """A publisher and a subscriber."""
 
-    def __init__(self, http: str) -> None:
-        self._publisher, self._subscriber = connect(http), connect(http)
-        self._subscriber.sendall(_frame(json.dumps([2, 9, "s", STREAM, 0, None]).encode()))
+    def __init__(self, at: Address) -> None:
+        self._publisher, self._subscriber = connect_websocket(at), connect_websocket(at)
+        self._subscriber.sendall(text_frame(json.dumps([2, 9, "s", STREAM, 0, None]).encode()))
         self._subscriber.recv(4096)
         self._next = int(time.time() * 1000)
 
@@ -74,12 +77,12 @@ class Talk:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._next += 1
-            (frame,) = messages(1, signed=False, start=self._next)
+            frame = text_frame(request(self._next, 0, stream=STREAM, signed=False))
             time.sleep(GAP)
             start = time.perf_counter()
             self._publisher.sendall(frame)
             if not self._subscriber.recv(4096):
-                raise Stalled("the gateway hung up")
+                raise LoadError("the gateway hung up")
             found.append((time.perf_counter() - start) * 1e6)
         return found
 
@@ -92,20 +95,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("stream")
     options = parser.parse_args(argv)
-    program = _program("trellis", str(Path(sys.executable).parent))
-    command = [program, "serve", "--port", "0", "--sprout-port", "0", "--data", str(options.data)]
+    command = [
+        sys.executable,
+        "-m",
+        "gateway",
+        "serve",
+        "--port",
+        "0",
+        "--sprout-port",
+        "0",
+        "--data",
+        str(options.data),
+    ]
     work = options.data.parent / "resend-work"
-    with _running("resend", command, work, TRELLIS_LIMITS__RATES="off") as (process, log):
-        server = _ready("trellis", process, log, "/")
-        http = f"{server.target.host}:{server.target.port}"
-        talk, memory = Talk(http), psutil.Process(server.pid)
+    with running("resend", command, work, TRELLIS_LIMITS__RATES="off") as (process, log):
+        ready = wait_until_ready(process, log)
+        at = trellis_addresses(ready["http"], ready["sprout"])["streamr"]
+        talk, memory = Talk(at), psutil.Process(process.pid)
         talk.latencies(1.0)
         before = memory.memory_info().rss
         resend = None
         medians: dict[str, list[float]] = {"without": [], "with": []}
         for _ in range(options.rounds):
             medians["without"].append(median(talk.latencies(options.seconds)))
-            resend = Resend(http, options.stream)
+            resend = Resend(at, options.stream)
             time.sleep(0.5)
             told = resend.bytes
             medians["with"].append(median(talk.latencies(options.seconds)))
@@ -116,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         without, during = (median(medians[name]) for name in ("without", "with"))
         sys.stdout.write(f"p50 without {without:.0f} us, with {during:.0f} us: {during / without - 1:+.0%}\n")
         start = time.monotonic()
-        resend = Resend(http, options.stream)
+        resend = Resend(at, options.stream)
         while not resend.over:
             time.sleep(0.1)
         grown = memory.memory_info().rss - before

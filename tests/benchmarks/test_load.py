@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,14 +16,16 @@ import pytest
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
-from benchmarks.generator import Load, LoadError, Result, Target, Workload, build
+from benchmarks.generator import Group, Traffic, build
+from benchmarks.servers import Address, Server
+from benchmarks.workload import Bench, LoadError, Result
 
-pytestmark = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="no C compiler")
-
-FAN = Workload("", "fan", peers=4, topics=1, window=8, must=1)
-MESH = Workload("", "mesh", peers=6, topics=2, window=2, must=1)
-PAIRS = Workload("", "pairs", peers=4, topics=2, window=1, must=1)
+FAN = Traffic((Group("publisher", 1, "relay"), Group("listener", 4, "relay")), window=8)
+MESH = Traffic((Group("member", 3, "relay"),), topics=2, window=2)
+PAIRS = Traffic((Group("pair", 2, "relay"),), topics=2)
+SHAPES = {"fan": (FAN, 4), "mesh": (MESH, 2), "pairs": (PAIRS, 1)}
 EVERY = 20  # how many deliveries go right between two that do not
+STALL_SECONDS = 0.1
 
 
 class Relay:
@@ -47,6 +49,8 @@ class Relay:
     def take(self, number: int, packet: dict[str, Any]) -> None:
         members = self.topics.setdefault(packet["topic"], [])
         others = [member for member in members if member != number]
+        if self.fault == "stall" and packet.get("n") == 1_000_000_020:
+            time.sleep(STALL_SECONDS)
         if packet["type"] == 2:
             self.say(others, {"type": 7, "topic": packet["topic"], "src": number})
             self.say([number], packet | {"peers": others})
@@ -73,62 +77,78 @@ def refuse_elsewhere(connection: ServerConnection, request: Request) -> Response
 
 
 @contextmanager
-def relay(fault: str = "") -> Iterator[Target]:
+def relay(fault: str = "") -> Iterator[Server]:
     with serve(Relay(fault).handle, "127.0.0.1", 0, compression=None, process_request=refuse_elsewhere) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield Target("ws", "127.0.0.1", server.socket.getsockname()[1])
+            yield Server("relay", 0, {"relay": Address("relay", "127.0.0.1", server.socket.getsockname()[1])})
         finally:
             server.shutdown()
             thread.join()
 
 
 @pytest.fixture(scope="module")
-def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("load"))
+def bench(out: Path) -> Bench:
+    return Bench(out, seconds=0.2, warmup=0.0)
 
 
-def run(binary: Path, target: Target, workload: Workload) -> Result:
-    with Load(binary, target, workload, warmup=0.05, seconds=0.2) as load:
-        return load.run()
+def run(bench: Bench, server: Server, traffic: Traffic) -> Result:
+    with traffic.open(server, bench) as go:
+        return go()
 
 
-@pytest.mark.parametrize("workload", [FAN, MESH, PAIRS], ids=lambda workload: workload.shape)
-def test_an_honest_relay_is_exact(binary: Path, workload: Workload) -> None:
-    listeners = {"fan": 4, "mesh": 2, "pairs": 1}[workload.shape]
-    with relay() as target:
-        result = run(binary, target, workload)
+@pytest.mark.parametrize("rhythm", ["judge", "first", "schedule"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_honest_relay_is_exact(bench: Bench, shape: str, rhythm: str) -> None:
+    traffic, listeners = SHAPES[shape]
+    with relay() as server:
+        result = run(bench, server, replace(traffic, rhythm=rhythm, rate=500))
     assert result.exact
-    assert result.deliveries == result.sent * listeners > 0
-    assert 0 < result.p50_us <= result.p99_us
+    assert result.items == result.sent * listeners > 0
+    assert 0 < result.p50_us <= result.p99_us <= result.p999_us
+
+
+def test_a_publisher_takes_its_time_for_each_message(bench: Bench) -> None:
+    with relay() as server:
+        result = run(bench, server, replace(FAN, rhythm="first", gap_us=4_000))
+    assert result.exact
+    assert 5 < result.sent <= 51
 
 
 @pytest.mark.parametrize("fault", ["lost", "repeated", "stray"])
-def test_a_fault_is_noticed(binary: Path, fault: str) -> None:
-    with relay(fault) as target:
-        result = run(binary, target, FAN)
+def test_a_fault_is_noticed(bench: Bench, fault: str) -> None:
+    with relay(fault) as server:
+        result = run(bench, server, FAN)
     assert not result.exact
     assert getattr(result, fault) > 0
 
 
-def test_a_server_that_is_not_there_is_said(binary: Path) -> None:
-    with relay() as target:
+def test_a_schedule_counts_what_a_stall_delays(bench: Bench) -> None:
+    """Thirty messages are due while the relay stands still; a publisher that waits has one message under way then."""
+    with relay("stall") as server:
+        result = run(bench, server, replace(FAN, rhythm="schedule", rate=300))
+    assert (result.sent, result.exact) == (60, True)
+    assert result.p50_us > 1_000
+    assert result.p99_us > 0.8 * STALL_SECONDS * 1e6
+
+
+def test_a_server_that_is_not_there_is_said(bench: Bench) -> None:
+    with relay() as server:
         pass
-    with pytest.raises(LoadError, match="cannot connect"), Load(binary, target, FAN, 0, 0):
+    with pytest.raises(LoadError, match="cannot connect"), FAN.open(server, bench):
         pass
 
 
-def test_a_refused_upgrade_is_said(binary: Path) -> None:
-    with (
-        relay() as target,
-        pytest.raises(LoadError, match="404 Not Found"),
-        Load(binary, replace(target, path="/elsewhere"), FAN, 0, 0),
-    ):
-        pass
+def test_a_refused_upgrade_is_said(bench: Bench) -> None:
+    with relay() as server:
+        elsewhere = replace(server.addresses["relay"], path="/elsewhere")
+        with pytest.raises(LoadError, match="404 Not Found"), FAN.open(Server("", 0, {"relay": elsewhere}), bench):
+            pass
 
 
-def test_the_generator_is_built_once(binary: Path) -> None:
+def test_the_generator_is_built_once(bench: Bench) -> None:
+    binary = build(bench.folder)
     made = binary.stat().st_mtime_ns
-    assert build(binary.parent) == binary
+    assert build(bench.folder) == binary
     assert binary.stat().st_mtime_ns == made

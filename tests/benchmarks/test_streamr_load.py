@@ -1,28 +1,30 @@
-"""What the load generator for Streamr says is what genuine clients say."""
+"""Streamr messages of the load are what genuine clients send."""
 
 from __future__ import annotations
 
 from adapters.streamr.crypto.signing import verify
 from adapters.streamr.wire.codec import decode_control
 from adapters.streamr.wire.control import PublishRequest
-from benchmarks.streamr import Timestamps
-from benchmarks.streamr_load import messages
-
-HEAD = 8  # bytes of a client's frame before a payload of this size
-
-
-def test_messages_are_signed_distinct_and_of_one_length() -> None:
-    for signed in (True, False):
-        frames = messages(30, signed=signed, start=1_795_236_878_000)
-        assert len({len(frame) for frame in frames}) == 1
-        found = [decode_control(frame[HEAD:]) for frame in frames]
-        said = [frame.message for frame in found if isinstance(frame, PublishRequest)]
-        assert len({message.id for message in said}) == 30
-        assert all(verify(message) is signed for message in said)
+from adapters.streamr.wire.message import StreamMessage
+from benchmarks.generator import SIZE
+from benchmarks.streamr_load import SignedMessages, request
 
 
-def test_no_round_repeats_what_another_said() -> None:
-    timestamps = Timestamps()
-    starts = [timestamps.take(count) for count in (40_000, 40_000, 10_000)]
-    assert starts[1] - starts[0] > 40_000 // 10
-    assert starts[2] - starts[1] > 40_000 // 10
+def message(text: bytes) -> StreamMessage:
+    frame = decode_control(text)
+    assert isinstance(frame, PublishRequest)
+    return frame.message
+
+
+def test_messages_are_signed_and_no_round_repeats_one() -> None:
+    sign = SignedMessages(30)
+    said = [message(text) for _ in range(2) for text in sign()]
+    assert all(verify(each) for each in said)
+    assert len({each.id for each in said}) == 60
+    places = [(each.id.timestamp, each.id.sequence_number) for each in said]
+    assert places == sorted(places)
+    assert {len(each.content) for each in said} == {SIZE}
+
+
+def test_an_unsigned_message_has_no_signature() -> None:
+    assert not verify(message(request(1_795_236_878_000, 0, signed=False)))

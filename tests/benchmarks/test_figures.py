@@ -1,0 +1,100 @@
+"""The arithmetic of the report, its turns and its pictures."""
+
+from __future__ import annotations
+
+import os
+import time
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import charts
+from benchmarks.catalogue import WORKLOADS
+from benchmarks.figures import Ratio, rows
+from benchmarks.page import number, table
+from benchmarks.rounds import contestants, cpu_seconds, in_turn
+from benchmarks.workload import Result, Round
+
+
+def a_round(contestant: str, items: int, number: int = 0, p50: float = 100.0) -> Round:
+    return Round("fan10", contestant, number, 1.0, Result(items, seconds=2.0, load_cpu_seconds=0.5, p50_us=p50))
+
+
+def test_ratios_are_of_medians_with_the_spread_of_neighbouring_rounds() -> None:
+    node = [a_round("node", items, number) for number, items in enumerate((100, 200, 400))]
+    ours = [a_round("trellis", items, number, p50=50.0) for number, items in enumerate((400, 400, 1200))]
+    first, second = rows([*ours, *node], {"fan10": "node"})
+    assert (first.contestant, first.rounds, first.per_cpu_second, first.per_second) == ("trellis", 3, 400, 200)
+    assert first.ratio == Ratio(2.0, 2.0, 4.0)
+    assert first.ratio_p50 == Ratio(0.5, 0.5, 0.5)
+    assert (first.server_us, first.load_busy) == (2500.0, 0.25)
+    assert (second.contestant, second.ratio) == ("node", None)
+
+
+def test_a_round_that_broke_off_has_no_ratio() -> None:
+    row, _ = rows([a_round("trellis", 400, 1), a_round("node", 100, 0), a_round("node", 300, 1)], {"fan10": "node"})
+    assert row.ratio == Ratio(2.0, 400 / 300, 400 / 300)
+
+
+def test_no_ratio_without_the_reference() -> None:
+    (row,) = rows([a_round("nats", 100)], {"fan10": "node"})
+    assert (row.ratio, row.ratio_p50) == (None, None)
+    (row,) = rows([a_round("trellis", 100)], {})
+    assert row.ratio is None
+
+
+def test_no_ratio_of_what_was_not_measured() -> None:
+    row, _ = rows([a_round("trellis", 100, p50=0.0), a_round("node", 100, p50=0.0)], {"fan10": "node"})
+    assert row.ratio is not None
+    assert row.ratio_p50 is None
+
+
+def test_contestants_take_turns() -> None:
+    assert [list(in_turn("AB", number)) for number in range(3)] == [["A", "B"], ["B", "A"], ["A", "B"]]
+
+
+def test_each_workload_has_one_reference_at_most_and_names_of_its_own() -> None:
+    for workload in WORKLOADS.values():
+        found = contestants(workload)
+        assert len({entrant.name for entrant in found}) == len(found)
+        references = [entrant for entrant in found if entrant.is_reference]
+        assert len(references) == (len(found) > 1)
+        assert workload.must is None or references
+
+
+def test_cpu_time_is_of_the_whole_process() -> None:
+    before = time.process_time()
+    assert before <= cpu_seconds(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.4567, "0.46"), (789.4, "789"), (1234, "1.23 k"), (45_600, "45.6 k"), (999_600, "1.00 M")]
+)
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_table_is_markdown() -> None:
+    assert table(["a", "b"], [["1", "2"]]) == ["| a | b |", "|---|---|", "| 1 | 2 |"]
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    groups = [
+        charts.Group("one & two", [charts.Bar("trellis", 2.0, "2.0"), charts.Bar("nats", 4.0, "4.0")], 3.0),
+        charts.Group("three", [charts.Bar("trellis", 1.0, "1.0")]),
+    ]
+    picture = ElementTree.fromstring(charts.bars("title", groups, at_one=True))
+    rectangles = [each for each in picture.iter() if each.tag.endswith("rect") and each.get("height") == "12"]
+    widths = [float(each.get("width", "")) for each in rectangles]
+    assert widths == pytest.approx([widths[1] / 2, widths[1], widths[1] / 4], abs=0.1)
+    assert charts.LEFT + widths[1] == pytest.approx(charts.WIDTH - charts.RIGHT)
+    (goal,) = [each for each in picture.iter() if each.get("class") == "goal"]
+    assert float(goal.get("x1", "")) == pytest.approx(charts.LEFT + widths[1] * 3 / 4, abs=0.1)
+
+
+def test_a_logarithmic_picture_gives_each_power_of_ten_the_same_width() -> None:
+    bars = [charts.Bar(str(value), value, "") for value in (100.0, 1000.0, 10_000.0)]
+    picture = ElementTree.fromstring(charts.bars("title", [charts.Group("all", bars)], logarithmic=True))
+    rectangles = [each for each in picture.iter() if each.tag.endswith("rect") and each.get("height") == "12"]
+    first, second, third = (float(each.get("width", "")) for each in rectangles)
+    assert third - second == pytest.approx(second - first, abs=0.2)
