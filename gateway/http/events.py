@@ -9,13 +9,11 @@ sent twice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
 
 import anyio
-from sse_starlette import EventSourceResponse
-from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.errors import Unavailable
@@ -30,11 +28,14 @@ from . import listing, views
 from .callers import Caller
 from .paced import run_in_turn
 from .problems import Problem
+from .streaming import StreamedResponse
 
 PAGE = 32  # messages that are read from the log in one turn of the loop
 PING_SECONDS = 15  # between comments that keep proxies from closing an idle stream
 MAX_OUTBOX = 4 << 20  # bytes: twice the longest message, with as much again for its metadata
-SEND_SECONDS = 30.0  # for a client to read what was written; then the stream is aborted
+STALLED_SECONDS = 30.0  # for a client to read what was written; then the stream is aborted
+# Caches keep nothing, and proxies pass each event on at once.
+HEADERS = {"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"}
 
 
 class EventSession(Session):
@@ -183,12 +184,15 @@ def _presence(name: str, peer: Peer) -> bytes:
     return event(name, dumps(views.peer(peer)))
 
 
-class EventStream(EventSourceResponse):
+class EventStream(StreamedResponse):
     """The response that carries an `EventSession`; however it ends, the session leaves the bus."""
 
     def __init__(self, session: EventSession) -> None:
-        super().__init__(_events(session), ping=PING_SECONDS, sep="\n", send_timeout=SEND_SECONDS)
+        super().__init__("text/event-stream", HEADERS, stalled_seconds=STALLED_SECONDS, idle_seconds=PING_SECONDS)
         self._session = session
+        self._woken = anyio.Event()
+        self._left = False
+        session.wake = self._wake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the session until either side ends it."""
@@ -196,38 +200,38 @@ class EventStream(EventSourceResponse):
         budget.enter(self._session)
         try:
             await super().__call__(scope, receive, send)
-        except SendTimeoutError:  # the client does not read: the server aborts the unfinished response
-            self._session.bus.metrics.overflow(REST)
         finally:
             budget.leave(self._session)
             self._session.receive_eof()
+        if self.stalled:
+            self._session.bus.metrics.overflow(REST)
 
-    async def _stream_response(self, send: Send) -> None:
-        """Send the stream; leave no frame that holds text: cancelled tasks stay until a garbage collection."""
-        try:
-            await super()._stream_response(send)
-        except BaseException as error:
-            self.body_iterator = _nothing()
-            raise error.with_traceback(None) from None
+    def end(self) -> None:
+        """The client has left."""
+        self._left = True
+        self._session.receive_eof()
+        self._wake()
 
+    def idle(self) -> None:
+        """Send a comment."""
+        self._session.put(b": ping\n\n")
 
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
+    async def write(self, send: Send) -> None:
+        """Send events as they come, until the session is closed."""
+        session = self._session
+        while not self._left:
+            self._woken = anyio.Event()
+            if data := await session.next_data():
+                for piece in join_chunks(data):
+                    await self.send_body(send, piece)
+            elif session.closing is not None:
+                await self.send_body(send, session.closing_comment(session.closing.reason))
+                return
+            else:
+                await self._woken.wait()
 
-
-async def _events(session: EventSession) -> AsyncIterator[bytes]:
-    while True:
-        woken = anyio.Event()
-        session.wake = woken.set
-        if data := await session.next_data():
-            for piece in join_chunks(data):
-                yield piece
-        elif session.closing is not None:
-            yield session.closing_comment(session.closing.reason)
-            return
-        else:
-            await woken.wait()
+    def _wake(self) -> None:
+        self._woken.set()
 
 
 def join_chunks(data: list[bytes]) -> list[bytes]:

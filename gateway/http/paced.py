@@ -10,20 +10,19 @@ The authorization of the reader is checked before each slice, since keys, tokens
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 from fastapi import Response
-from starlette.responses import StreamingResponse
-from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.answer_scheduler import MAX_WAIT, WRITE_SECONDS, AnswerScheduler, AnswerSlot, SlotState
 from gateway.core.budget import Budget
 from gateway.core.errors import RequestError, Throttled
 from gateway.core.outbox import LOW_WATER
+
+from .streaming import StreamedResponse
 
 MAX_WRITE = 2 * LOW_WATER  # bytes that are written at once
 STALLED_SECONDS = 60.0  # for a client to read a piece; then the response ends where it is
@@ -121,7 +120,7 @@ class _ChunkBuilder:
         self._scheduler.charge(WRITE_SECONDS * len(self.piece))
 
     def discard(self) -> None:
-        """Discard the rest, since anyio keeps a cancelled task until a garbage collection."""
+        """Discard the rest."""
         self.piece, self._slices = b"", iter(())
 
     def _next(self) -> bytes | None:
@@ -129,16 +128,15 @@ class _ChunkBuilder:
         return next(self._slices, None)
 
 
-class _PacedResponse(StreamingResponse):
+class _PacedResponse(StreamedResponse):
     """Sends pieces; a holder of the memory budget. However it ends, it releases its slot."""
 
     def __init__(self, pieces: _ChunkBuilder, slot: AnswerSlot, budget: Budget | None, media_type: str) -> None:
-        super().__init__((), media_type=media_type)
+        super().__init__(media_type, stalled_seconds=STALLED_SECONDS)
         self.network = pieces.network
         self._pieces = pieces
         self._slot = slot
         self._budget = budget
-        self._sending = anyio.CancelScope()
 
     @property
     def held_size(self) -> int:
@@ -148,7 +146,11 @@ class _PacedResponse(StreamingResponse):
     def release_memory(self) -> None:
         """Discard them; the response ends where it is."""
         self._pieces.piece = b""
-        self._sending.cancel()
+        self.abort()
+
+    def end(self) -> None:
+        """Make no further pieces."""
+        self._pieces.discard()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response as fast as the client reads."""
@@ -156,37 +158,19 @@ class _PacedResponse(StreamingResponse):
             self._budget.enter(self)
         try:
             await super().__call__(scope, receive, send)
+        except RequestError as error:
+            logger.warning("an answer was cut off: %s", error)
         finally:
             self._pieces.discard()
             self._slot.release()
             if self._budget is not None:
                 self._budget.leave(self)
 
-    async def stream_response(self, send: Send) -> None:
+    async def write(self, send: Send) -> None:
         """Send the pieces, and the end of the response only after the last of them."""
-        with self._sending:
-            try:
-                await self._stream(send)
-            except RequestError as error:
-                logger.warning("an answer was cut off: %s", error)
-            except anyio.get_cancelled_exc_class() as error:
-                error.__traceback__ = None  # a frame of anyio holds it, and would keep these frames with their pieces
-                raise
-
-    async def _stream(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        await self._send(send, start)
         pieces = self._pieces
         while pieces.piece:
             for at in range(0, len(pieces.piece), MAX_WRITE):  # a transport buffers each write as a whole
-                body = pieces.piece[at : at + MAX_WRITE]
-                await self._send(send, {"type": "http.response.body", "body": body, "more_body": True})
+                await self.send_body(send, pieces.piece[at : at + MAX_WRITE])
             pieces.piece = b""
             await pieces.make()
-        await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send(self, send: Send, event: Event | dict[str, Any]) -> None:
-        """Send *event*; a client that does not read it within `STALLED_SECONDS` ends the response."""
-        self._sending.deadline = anyio.current_time() + STALLED_SECONDS
-        await send(event)
-        self._sending.deadline = math.inf

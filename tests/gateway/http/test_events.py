@@ -472,8 +472,19 @@ def test_a_client_that_does_not_read_is_told_at_the_end(local: Any) -> None:
     assert b"\n: too slow" in end
 
 
+def test_an_idle_stream_is_kept_open_by_comments(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PING_SECONDS", 0.1)
+    with httpx.Client(timeout=PATIENCE) as client, client.stream("GET", f"{local.url}/v1/channels/lobby/events") as got:
+        text = ""
+        for part in got.iter_text():
+            text += part
+            if text.count(": ping\n\n") == 2:
+                break
+    assert "event: welcome" in text
+
+
 def test_a_client_that_never_reads_is_given_up(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "SEND_SECONDS", 0.1)
+    monkeypatch.setattr(events, "STALLED_SECONDS", 0.1)
     with socket.socket() as dead, httpx.Client(timeout=PATIENCE) as client:
         dead.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         dead.connect(("127.0.0.1", local.port))
