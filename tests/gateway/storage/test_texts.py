@@ -102,6 +102,7 @@ def test_retention_removes_words(make_core: Callable[..., Any], tmp_path: Path) 
     assert len(before) == 3
     index.prune(before[1][0] + 1)
     assert search(index.path, asked, 10) == before[2:]
+    assert index.rows("SELECT rowid FROM texts") == [(before[2][0],)], "the copies are gone as well"
     index._tables.clear()
     assert search(index.path, asked, 10) == []
     assert index.catch_up() > 0, "it is filled again"

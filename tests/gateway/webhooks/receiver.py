@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ class Delivered(NamedTuple):
         return self.message["content"]
 
 
-Answer = tuple[int, dict[str, str], bytes]
+Answer = tuple[int, dict[str, str], bytes | None]  # without a body it has no end
 OK: Answer = (204, {}, b"")
 LAST: Answer = (204, {"Connection": "close"}, b"")
 
@@ -56,17 +57,21 @@ class Receiver:
                     receiver._changed.notify_all()
                 status, headers, text = receiver.answer(got)
                 self.send_response(status)
-                size = {} if status == 204 else {"Content-Length": str(len(text))}
+                size = {} if status == 204 else {"Content-Length": str(1 << 40 if text is None else len(text))}
                 for name, value in (size | headers).items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(text)
+                with suppress(OSError):  # the gateway may hang up
+                    while text is None:
+                        self.wfile.write(bytes(1 << 12))
+                        time.sleep(0.001)
+                    self.wfile.write(text)
 
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # the gateway may hang up
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # as above
         if context is not None:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         scheme = "http" if context is None else "https"
