@@ -54,6 +54,20 @@ def test_the_sdist_has_them_as_well(built: Path) -> None:
     assert not [name for name in names if name.startswith("tests/")]
 
 
+def test_an_editable_installation_warns_of_nothing(built: Path, tmp_path: Path) -> None:
+    """It is what `make env` makes; a warning in a box was the first thing that a newcomer saw."""
+    make = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
+    command = [sys.executable, "-W", "always", "-c", make, str(tmp_path)]
+    done = subprocess.run(command, cwd=built.parent / "tree", capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    assert "*****" not in done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith(".pth"))
+        assert archive.read(path).decode().strip() == str(built.parent / "tree")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif("TRELLIS_SOAK" not in os.environ, reason="takes a minute and the network; `make soak` runs it")

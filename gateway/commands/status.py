@@ -59,13 +59,17 @@ def screen(url: str, found: dict[str, Any]) -> str:
     head = f"Trellis {found['version']} at {url}: {paint(found['state'], colour, bold=True)}"
     rows: dict[str, str] = {}
     if "protocols" in found:
-        titles = (" ".join([row["title"], *map(str, row["versions"])]) for row in found["protocols"])
-        rows["protocols"] = ", ".join(titles)
+        rows["protocols"] = ", ".join(map(_title, found["protocols"]))
     if (stats := found["statistics"]) is None:
         rows["more"] = f"{found['refused']}; give a key with --key or TRELLIS_KEY"
     else:
         rows |= statistics_rows(stats)
     return f"{head}\n{fields(rows)}"
+
+
+def _title(protocol: dict[str, Any]) -> str:
+    versions = ", ".join(map(str, protocol["versions"]))
+    return f"{protocol['title']} ({versions})" if versions else str(protocol["title"])
 
 
 def statistics_rows(stats: dict[str, Any]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import anyio
 import pytest
+from anyio.abc import ByteStream, SocketAttribute
 
 from gateway.access.auth import KeyFile
 from gateway.client import (
@@ -203,7 +204,7 @@ async def test_channels_and_peers(trellis: TrellisClient, channel: str) -> None:
 
 async def test_nobody_there_is_told_and_tried_again(server: Server) -> None:
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as taken:
-        address = "{}:{}".format(*taken.extra(anyio.abc.SocketAttribute.local_address))
+        address = "{}:{}".format(*taken.extra(SocketAttribute.local_address))
     async with TrellisClient(address, retry_seconds=0.5) as trellis:
         begin = anyio.current_time()
         with pytest.raises(Unreachable, match="no gateway at") as nobody:
@@ -255,6 +256,20 @@ async def test_keys_and_certificates(locked: Locked, channel: str) -> None:
     async with TrellisClient(url, keys["narrow"], ca_file=ca) as trellis:
         with pytest.raises(Forbidden, match="publish:lobby"):
             await trellis.publish("lobby", 1)
+
+
+async def test_a_connection_that_breaks_while_sending_is_lost_and_leaves_nothing_behind() -> None:
+    async def hang_up(stream: ByteStream) -> None:
+        await stream.receive(1_000)
+        await anyio.aclose_forcefully(stream)
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, hang_up)
+        address = "{}:{}".format(*listener.extra(SocketAttribute.local_address))
+        async with TrellisClient(address, retry_seconds=0) as trellis:
+            with pytest.raises(Unreachable, match="the connection was lost"):
+                await trellis.publish("lobby", "x" * 10_000_000)
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], scope="module")

@@ -56,7 +56,7 @@ def test_status_is_one_screen(run: Run, server: Server) -> None:
     assert re.fullmatch(rf"Trellis \S+ at http://{server.http}: ready", head)
     found = dict(re.split(r"  +", row, maxsplit=1) for row in rows)
     assert list(found) == ["protocols", "up", "connections", "channels", "messages", "log", "links", "faults"]
-    assert "Arbor 0.0, Streamr control 1" in found["protocols"]
+    assert "Arbor (0.0), Streamr (control 1, control 2, " in found["protocols"]
     assert found["channels"] == "1; the busiest: lobby"
     assert found["messages"] == "1 published, 0 delivered since the start"
     assert re.fullmatch(r"sequence \d+; .+", found["log"])
