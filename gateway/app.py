@@ -13,7 +13,6 @@ import structlog
 from anyio.abc import TaskGroup
 from fastapi import FastAPI, Request, WebSocket
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters import ADAPTERS
@@ -23,7 +22,7 @@ from gateway.core.session import Session
 from gateway.http import openapi, reference_pages, rest
 from gateway.http.callers import admit_request
 from gateway.http.persistent import PersistentConnections
-from gateway.http.problems import problem_of, problem_response
+from gateway.http.problems import problem_of, problem_of_status, problem_response
 from gateway.http.unrouted import answer_http_exception
 from gateway.shells import fast, serve
 from gateway.shells.flusher import flusher_of
@@ -140,7 +139,7 @@ def _endpoint(gateway: Gateway, adapter: Adapter) -> Callable[[WebSocket], Await
             adapter, address, websocket.url.path, dict(websocket.query_params), headers, secure=secure
         )
         if isinstance(session, Refusal):
-            await websocket.send_denial_response(PlainTextResponse(session.text, session.status))
+            await websocket.send_denial_response(problem_response(problem_of_status(session.status, session.text)))
             return
         try:
             await websocket.accept(next(iter(websocket.scope["subprotocols"]), None))

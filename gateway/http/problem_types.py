@@ -140,10 +140,12 @@ PROBLEM_TYPES: Final = MappingProxyType({
 })
 # fmt: on
 
-# The code of an error of which only the status is known, such as one of FastAPI's own.
+# The code of an error of which only the status is known: one of FastAPI's own, or of a WebSocket that is refused.
 CODE_OF_STATUS: Final = MappingProxyType(
     {
         400: "request-refused",
+        401: "unknown-key",
+        403: "forbidden",
         404: "not-found",
         405: "method-not-allowed",
         408: "body-timeout",

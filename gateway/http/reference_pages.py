@@ -85,5 +85,5 @@ def router() -> APIRouter:
         return Response(text, media_type="text/html", headers={"Content-Security-Policy": CSP})
 
     for path in PAGES:
-        routes.add_api_route(path, show, methods=["GET"])
+        routes.add_api_route(path, show, methods=["GET", "HEAD"])
     return routes

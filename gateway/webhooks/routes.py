@@ -113,9 +113,9 @@ class WebhookRoutes:
     async def dead_letters(self, request: Request, id: Id, after: After = 0, limit: Limit = 100) -> Response:
         """List the messages that a receiver refused, lowest sequence first; `next` is the next page, or null."""
         self._admit(request)
-        letters = await self._administration.dead_letters(self._find(id), after, limit)
-        full = len(letters) == limit
-        more = f"/v1/webhooks/{id}/dead-letters?after={letters[-1].seq}&limit={limit}" if full else None
+        found = await self._administration.dead_letters(self._find(id), after, limit + 1)
+        letters, has_more = found[:limit], len(found) > limit
+        more = f"/v1/webhooks/{id}/dead-letters?after={letters[-1].seq}&limit={limit}" if has_more else None
         return views.json_response({"deadLetters": [letter.as_json() for letter in letters], "next": more})
 
     async def retry_dead_letter(self, request: Request, id: Id, sequence: Sequence) -> Response:

@@ -82,12 +82,12 @@ class WebhookStore:
         )
 
     def dead_letters(self, webhook: str, after: int, limit: int) -> list[DeadLetter]:
-        """Return at most *limit* (`MAX_PAGE` at most) dead letters above the sequence *after*, lowest first."""
+        """Return at most *limit* (`MAX_PAGE` + 1 at most) dead letters above the sequence *after*, lowest first."""
         sql = (
             "SELECT seq, message, channel, time, attempts, error FROM dead_letters"
             " WHERE webhook = ? AND seq > ? ORDER BY seq LIMIT ?"
         )
-        return [DeadLetter(*row) for row in self._run(sql, (webhook, after, min(limit, MAX_PAGE)))]
+        return [DeadLetter(*row) for row in self._run(sql, (webhook, after, min(limit, MAX_PAGE + 1)))]
 
     def delete_dead_letter(self, webhook: str, seq: int) -> None:
         """Remove one dead letter."""

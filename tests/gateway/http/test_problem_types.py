@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from adapters import ADAPTERS
 from adapters.topic_relay.adapter import TopicRelayAdapter
@@ -79,6 +82,16 @@ def test_what_is_no_http_is_a_problem_too(local: Any) -> None:
     with socket.create_connection(("127.0.0.1", local.port), 20) as sock, sock.makefile("rb") as answer:
         sock.sendall(b"no request\r\n\r\n")
         assert b'"code":"malformed-request"' in answer.read()
+
+
+def test_a_websocket_that_is_refused_is_told_a_problem(make_process: Callable[..., Any]) -> None:
+    url = make_process().url.replace("http", "ws")
+    for path, status, code in [("/relay?key=none", 401, "unknown-key"), ("/api/v1/ws?key=none", 401, "unknown-key")]:
+        with pytest.raises(InvalidStatus) as refused, connect(url + path):
+            pass
+        response = refused.value.response
+        assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+        assert json.loads(response.body)["code"] == code
 
 
 def test_a_browser_gets_a_page(local: Any) -> None:

@@ -114,7 +114,7 @@ def test_the_setting_makes_the_index_again(core: Any, tmp_path: Path) -> None:
     core.say(b'"word"')
     core.settle()
     asked = Search("lobby", expression_of("word"), 0, BEYOND)
-    for on in (False, True, False, True):
+    for on in (False, True, True, False, True):
         index = indexed(tmp_path / "data", search=on)
         tables = {name for (name,) in index.rows("SELECT name FROM sqlite_schema")}
         assert ("texts" in tables) == on

@@ -225,6 +225,7 @@ def test_what_is_refused_becomes_a_dead_letter_and_the_rest_goes_on(
         assert shown["enabled"]
         first = admin.get(f"{path}/dead-letters?limit=1").json()
         second = admin.get(first["next"]).json()
+        assert second["next"] is None
         letter = first["deadLetters"][0]
         assert [letter["sequence"], second["deadLetters"][0]["sequence"]] == [said[1]["sequence"], said[3]["sequence"]]
         assert (letter["message"], letter["channel"], letter["attempts"]) == (said[1]["id"], "lobby", 2)
