@@ -96,18 +96,9 @@ def serve(
     from .runtime import DataDirectoryInUse
     from .service import CannotStart, run
 
-    flags = {
-        "host": host,
-        "port": port,
-        "sprout.port": sprout_port,
-        "sprout.tls_port": sprout_tls_port,
-        "data": data,
-        "tls_cert": tls_cert,
-        "tls_key": tls_key,
-        "loop": loop,
-        "log_format": log_format,
-        "open_to_all": open_to_all or None,
-    }
+    flags = {"host": host, "port": port, "sprout.port": sprout_port, "sprout.tls_port": sprout_tls_port, "data": data}
+    flags |= {"tls_cert": tls_cert, "tls_key": tls_key, "loop": loop, "log_format": log_format}
+    flags |= {"open_to_all": open_to_all or None}
     settings = load_settings(context, config, flags)
     try:
         run(settings, partial(load, registry(context), config, flags), adopt=adopt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -54,18 +55,14 @@ def add(
 ) -> None:
     """Create a key and print it: the only time it is ever shown.
 
-    The first key switches authentication on: from then on every request needs a key or a grant (`auth.grants` in the
-    configuration).
+    The first key switches authentication on: from then on every request needs a key or a grant (`auth.grants`).
 
     \b
     Examples:
       trellis key add ada
       trellis key add sensor --allow 'publish:weather/*' --expires 30d
-      trellis key add operator --admin
     """
-    rights = [*(allow or DEFAULT_RIGHTS), *([ADMIN] if admin else []), *(DENY_PREFIX + right for right in deny or ())]
-    for right in rights:
-        _check(right)
+    rights = _rights(allow or DEFAULT_RIGHTS, deny or (), admin)
     ends = None if expires is None else now_ms() + _duration(expires, "--expires")
     file = _key_file(context, config, data)
     try:
@@ -150,6 +147,14 @@ def _load(file: KeyFile) -> list[ApiKey]:
         return file.load()
     except ValueError as error:
         raise CommandError(str(error)) from None
+
+
+def _rights(allow: Iterable[str], deny: Iterable[str], admin: bool) -> list[str]:
+    """Return all rules of a key; raise `typer.BadParameter` if one of them is none."""
+    rights = [*allow, *([ADMIN] if admin else []), *(DENY_PREFIX + right for right in deny)]
+    for right in rights:
+        _check(right)
+    return rights
 
 
 def _check(right: str) -> None:

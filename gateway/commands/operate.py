@@ -13,6 +13,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from gateway.settings import Settings
 from gateway.storage import archive, importing, permissions
 from gateway.storage.layout import BEYOND_ALL
 from gateway.storage.record import decode_untrusted
@@ -141,13 +142,7 @@ def import_(
         return
     chosen = [path for file in files or [] for path in _within(file)]
     if streamr or archive.is_unpublished(chosen):
-        from .restore import import_dumps, import_unpublished
-
-        settings = load_settings(context, config, {"data": data})
-        if streamr:
-            import_dumps(settings, registry(context), chosen)
-        else:
-            import_unpublished(settings, registry(context), lambda: map(decode_untrusted, _lines(chosen)))
+        _publish_again(load_settings(context, config, {"data": data}), registry(context), chosen, streamr)
     else:
         _import_files(context, chosen, data, config)
 
@@ -159,6 +154,15 @@ def _within(path: Path) -> list[Path]:
     if not path.is_file():
         raise typer.BadParameter(f"{path} is neither a file nor a folder", param_hint="FILE")
     return [path]
+
+
+def _publish_again(settings: Settings, adapters: Adapters, files: list[Path], streamr: bool) -> None:
+    from .restore import import_dumps, import_unpublished  # the whole gateway
+
+    if streamr:
+        import_dumps(settings, adapters, files)
+    else:
+        import_unpublished(settings, adapters, lambda: map(decode_untrusted, _lines(files)))
 
 
 def _import_files(context: typer.Context, files: list[Path], data: Path | None, config: Path | None) -> None:
