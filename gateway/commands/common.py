@@ -59,7 +59,9 @@ def show(value: Any, as_json: bool, text: str) -> None:
 
 def paint(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
     """Return *text* in a colour, which is printed on a terminal only; unchanged if NO_COLOR is set (no-color.org)."""
-    return text if os.environ.get("NO_COLOR") else typer.style(text, fg=colour, bold=bold, dim=dim)
+    if os.environ.get("NO_COLOR"):
+        return text
+    return typer.style(text, fg=colour, bold=bold or None, dim=dim or None)  # False would undo the other one
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:

@@ -466,6 +466,11 @@ def test_a_running_gateway_notices_keys(tmp_path: Path) -> None:
         refused = trellis("publish", "lobby", "hi", **here)
         assert "401: " in refused.stderr
         assert "--key or TRELLIS_KEY" in refused.stderr
+        partly = trellis("status", **here)
+        assert partly.returncode == 0
+        assert ": ready\n" in partly.stdout
+        assert "without a key; give a key with --key or TRELLIS_KEY" in partly.stdout
+        assert "up  " in trellis("status", "--key", key, **here).stdout
         assert process("publish", "lobby", "hi", **here, TRELLIS_KEY=key).returncode == 0
         assert trellis("publish", "lobby", "hi", "--key", key, **here).returncode == 0
         trellis("key", "remove", "ada", "--data", str(server.data))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,6 @@ PRINTED: tuple[list[str], ...] = (  # by each program, among other things
     [" rest None", "peer 4711 is not in 'lobby'"],
     ["Unreachable no gateway at https://127.0.0.1:8443"],
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("how-to") / "data") as server:
-        yield server
 
 
 def test_the_programs_do_what_the_page_says(

@@ -12,14 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.access.auth import KeyFile
 from gateway.cli import app
 from gateway.commands import top
 from gateway.commands.common import CommandError
@@ -63,15 +61,6 @@ def test_status_is_one_screen(run: Run, server: Server) -> None:
     assert found["links"] == "0 of 1 connected; `trellis links` lists them"
     shown = json.loads(run("status", "--json").stdout)
     assert (shown["ready"], shown["statistics"]["channelCount"]) == (True, 1)
-
-
-def test_status_without_the_right_shows_what_anybody_may_see(tmp_path: Path) -> None:
-    KeyFile(tmp_path / "keys" / "api-keys.json").add("ada")
-    with Server(tmp_path) as server:
-        done = CliRunner().invoke(app, ["status", "--gateway", server.http], env={"TRELLIS_KEY": None})
-    assert done.exit_code == 0
-    assert ": ready\n" in done.stdout
-    assert "give a key with --key or TRELLIS_KEY" in done.stdout
 
 
 def test_links_tell_why_they_are_down(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +115,7 @@ def test_top_fills_a_terminal_and_ends_with_ctrl_c(server: Server) -> None:
     shown = on_a_terminal("top", "--gateway", server.http, "--interval", "1", until="CHANNEL", interrupt=True)
     assert "\x1b[?1049h" in shown, "the screen is another"
     assert "Trellis " in shown
+    assert "\x1b[1m" in shown, "headings are bold"
 
 
 # Bench
@@ -185,8 +175,7 @@ def on_a_terminal(*arguments: str, until: str, interrupt: bool = False, **enviro
     return text.decode()
 
 
-def test_colours_are_for_terminals_that_want_them(server: Server, run: Run) -> None:
-    assert "\x1b[" in on_a_terminal("status", "--gateway", server.http, until="ready")
+def test_colours_are_not_for_terminals_that_want_none(server: Server, run: Run) -> None:
     assert "\x1b[" not in on_a_terminal("status", "--gateway", server.http, until="ready", NO_COLOR="1")
     assert "\x1b" not in run("status").stdout
 
