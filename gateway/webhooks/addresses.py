@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Sequence
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 import httpcore
 
 NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
 REFUSED = "its address is not public; the operator may list the network in webhooks.allow_networks"
 PLAIN_REFUSED = "plain HTTP is only sent to webhooks.allow_networks; use https"
 
+
+MAX_LOOKUPS = 16  # names that are resolved at once
 
 IpNetwork = IPv4Network | IPv6Network
 
@@ -70,6 +74,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
         self._backend = httpcore.AnyIOBackend()
+        self._lookups = anyio.CapacityLimiter(MAX_LOOKUPS)
 
     async def connect_tcp(
         self,
@@ -80,12 +85,17 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first permitted address of *host* that answers; raise `AddressRefused` if there is none."""
-        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await self._resolve(host, port)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         permitted = [address for address in addresses if self._policy.permits(address)]
         if not permitted:
             raise AddressRefused(self._policy.reason)
         return await self._connect_to_first(permitted, port, timeout, local_address, socket_options)
+
+    async def _resolve(self, host: str, port: int) -> list[Any]:
+        """Resolve *host* in a thread of its own, so that slow name servers hold up nobody else's lookups."""
+        call = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._lookups)
 
     async def _connect_to_first(
         self, addresses: Sequence[str], port: int, timeout: float | None, local: str | None, options: Any

@@ -23,6 +23,7 @@ import structlog
 from gateway.core.errors import Unavailable
 from gateway.http import views
 from gateway.http.bodies import SHORT_BODY
+from gateway.http.paced import run_in_turn
 from gateway.runtime import Gateway, clock
 
 from .backlog import Backlog, Place
@@ -35,6 +36,7 @@ from .store import WebhookStore
 POLL_SECONDS = 0.1  # between two searches of what is new
 SAVE_SECONDS = 1.0  # between two times that positions are saved
 RETRY_SECONDS = 1.0  # until a write that failed, or a delivery that a bug ended, is tried again
+TURNS = "webhooks"  # stands for a network: all searches of backlogs take one network's turns
 MAX_ATTEMPTS = 16  # under way at once, for all webhooks
 MAX_FAILING = MAX_ATTEMPTS // 2  # of those, for webhooks that fail
 
@@ -149,6 +151,10 @@ class Courier:
             delivery.stop()
 
     # What deliveries need
+
+    async def page(self, after: int) -> tuple[list[Place], int]:
+        """Return `Backlog.page` in a turn of the loop that long answers share: a backlog may be the whole log."""
+        return await run_in_turn(self.gateway.answer_scheduler, TURNS, partial(self.backlog.page, after))
 
     async def attempt(self, webhook: Webhook, place: Place) -> Outcome | None:
         """Send the message at *place* once; None if it is not kept any more. Raises `Unavailable`."""

@@ -38,6 +38,9 @@ class Carrier(Protocol):
     backlog: Backlog
     clock: Callable[[], int]  # ms since 1970
 
+    async def page(self, after: int) -> tuple[list[Place], int]:
+        """Return `Backlog.page` in a turn of the loop that long answers share."""
+
     async def attempt(self, webhook: Webhook, place: Place) -> Outcome | None:
         """Send the message at *place* once; None if it is not kept any more. Raises `Unavailable`."""
 
@@ -98,7 +101,7 @@ class Delivery:
         backlog = self._carrier.backlog
         while not self._places:
             self._skip_retired()
-            found, end = backlog.page(self.scanned)
+            found, end = await self._carrier.page(self.scanned)
             self._places.extend(place for place in found if self.webhook.matches(place.channel))
             if not self._places:
                 self.pass_by(end)
@@ -107,7 +110,6 @@ class Delivery:
                     self.webhook.failures, self.webhook.failing_since = 0, None  # dead letters are all that is left
                     return None
             self.scanned = end
-            await anyio.sleep(0)
         return self._places[0]
 
     async def _deliver(self, place: Place) -> None:
@@ -115,7 +117,12 @@ class Delivery:
         refusals = 0
         while True:
             outcome = await self._carrier.attempt(self.webhook, place)
-            if outcome is None or outcome.verdict is Verdict.DELIVERED:
+            if outcome is None:
+                self._skip_retired()
+                if not self._places or self._places[0] is not place:
+                    return
+                break  # it is damaged, which the log reports
+            if outcome.verdict is Verdict.DELIVERED:
                 break
             refusals += outcome.verdict is Verdict.REFUSED
             if refusals >= self._carrier.settings.attempts:
@@ -156,14 +163,19 @@ class Delivery:
     def _skip_retired(self) -> None:
         """Continue with what retention has kept, and log that it may have removed something that was not delivered."""
         first = self._carrier.backlog.first_kept
-        if first > self.scanned + 1:
-            logger.warning(
-                "a webhook may have missed messages, because retention removed them first",
-                webhook=self.webhook.id,
-                after=self.scanned,
-                before=first,
-            )
-            self.scanned = first - 1
+        if first <= (self._places[0].seq if self._places else self.scanned + 1):
+            return
+        logger.warning(
+            "a webhook may have missed messages, because retention removed them first",
+            webhook=self.webhook.id,
+            after=self.webhook.position,
+            before=first,
+        )
+        while self._places and self._places[0].seq < first:
+            self._places.popleft()
+        self.scanned = max(self.scanned, first - 1)
+        self.webhook.position = max(self.webhook.position, first - 1)
+        self._carrier.mark_changed()
 
 
 def retry_seconds(failures: int) -> float:

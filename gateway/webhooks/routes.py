@@ -204,6 +204,7 @@ def _url_fault(url: str) -> str | None:
     try:
         parts = urlsplit(url)
         port = parts.port
+        (parts.hostname or "").encode("idna")
     except ValueError as error:
         return str(error)
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:

@@ -69,6 +69,8 @@ class Sender:
             return Outcome(Verdict.UNREACHABLE, error=f"no complete answer within {seconds:g} s")
         except AddressRefused as error:
             return Outcome(Verdict.UNREACHABLE, error=str(error))
+        except UnicodeError:
+            return Outcome(Verdict.UNREACHABLE, error="its name is not one that can be resolved")
         except (OSError, httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
             return Outcome(Verdict.UNREACHABLE, error=_describe(error))
 
