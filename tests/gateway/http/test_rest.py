@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -202,8 +203,12 @@ class Wire:
         head = f"POST {LOBBY} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
         self.socket.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
         self._stream = self.socket.makefile("rb")
-        while self._stream.readline().strip():
-            pass
+        try:
+            while self._stream.readline().strip():
+                pass
+        except OSError:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Wire:
         return self
@@ -803,17 +808,14 @@ def test_what_was_accepted_survives_a_kill(
     enough, wanted = threading.Event(), random.Random(seed).randrange(500, 3_000)
 
     def load(who: int) -> None:
-        with Wire(process) as wire:
+        with suppress(OSError, ValueError), Wire(process) as wire:  # until the gateway is gone
             sent = 0
-            try:
-                while True:
-                    wire.send(b"".join(b'{"who":%d,"n":%d}\n' % (who, sent + n) for n in range(50)))
-                    sent += 50
-                    accepted.extend(wire.receive())
-                    if len(accepted) > wanted:
-                        enough.set()
-            except (OSError, ValueError):  # the gateway is gone
-                return
+            while True:
+                wire.send(b"".join(b'{"who":%d,"n":%d}\n' % (who, sent + n) for n in range(50)))
+                sent += 50
+                accepted.extend(wire.receive())
+                if len(accepted) > wanted:
+                    enough.set()
 
     threads = [threading.Thread(target=load, args=(who,)) for who in range(3)]
     for thread in threads:
