@@ -18,6 +18,7 @@ from .units import plural
 MAX_SECONDS = 60
 MAX_RATE = 1_000  # messages a second: as much as one peer may publish by default
 MAX_LISTENERS = 50
+MAX_DELIVERIES = 5_000  # a second, to all listeners
 MAX_SIZE = 16_384  # bytes, which fit every protocol
 
 
@@ -38,25 +39,36 @@ def bench(
 
     Publishes by REST and then by WebSocket (the topic relay) on a channel of its own, at a bounded rate, and measures
     how long each message takes to the disk and to each listener. It shows what this gateway does under an ordinary
-    load, not the most that it can do. The messages remain in its log as long as any others. The exit code is 1 if a
-    message was refused or lost. With keys it needs publish and subscribe on channels called bench/*.
+    load, not the most that it can do. The messages remain in its log as long as any others. The load ends early if
+    listeners are more than a second behind. The exit code is 1 then, and if a message was refused or lost. With keys it
+    needs publish and subscribe on channels called bench/*.
 
     \b
     Examples:
       trellis bench
-      trellis bench http://127.0.0.1:8080 --rate 500 --listeners 50
+      trellis bench http://127.0.0.1:8080 --rate 500 --listeners 2
       trellis bench --seconds 2 --json
     """
+    if rate * listeners > MAX_DELIVERIES:
+        raise typer.BadParameter(f"more than {MAX_DELIVERIES:,} deliveries a second", param_hint="--rate, --listeners")
     load = bench_load.Load(url, key, f"bench/{secrets.token_hex(4)}", seconds, rate, listeners, size)
     if not as_json:
         say(f"{_described(load)}; this takes {plural(round(2 * seconds), 'second')}")
     with translated():
         outcome = anyio.run(partial(bench_load.run, load))
     show(_for_programs(load, outcome), as_json, _for_people(load, outcome))
+    _judge(outcome)
+
+
+def _judge(outcome: bench_load.Outcome) -> None:
+    """Raise `CommandError` if a message was refused or lost, or if the load ended early."""
     lost = sum(flow.expected - len(flow.latencies) for flow in outcome.flows)
     if outcome.refused or lost:
         first = f"; the first refusal: {outcome.refused[0]}" if outcome.refused else ""
         raise CommandError(f"{plural(len(outcome.refused), 'message')} refused, {lost:,} lost{first}")
+    if outcome.ended_early:
+        ways = " and ".join(outcome.ended_early)
+        raise CommandError(f"the load by {ways} ended early: listeners were too far behind")
 
 
 def _described(load: bench_load.Load) -> str:
@@ -66,9 +78,9 @@ def _described(load: bench_load.Load) -> str:
 
 def _for_programs(load: bench_load.Load, outcome: bench_load.Outcome) -> dict[str, Any]:
     asked = {name: value for name, value in asdict(load).items() if name != "key"}
-    flows = [flow.row() for flow in outcome.flows]
-    found = {"published": outcome.published, "refused": len(outcome.refused), "leftOut": outcome.left_out}
-    return asked | found | {"flows": flows}
+    found = {"published": outcome.published, "refused": len(outcome.refused)}
+    exceptions = {"leftOut": outcome.left_out, "endedEarly": outcome.ended_early}
+    return asked | found | exceptions | {"flows": [flow.row() for flow in outcome.flows]}
 
 
 def _for_people(load: bench_load.Load, outcome: bench_load.Outcome) -> str:

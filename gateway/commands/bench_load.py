@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +18,9 @@ from gateway.clients import Client, RelayClient, RestClient
 
 MOST_UNDER_WAY = 64  # publishes at a time; a gateway that takes longer gets fewer a second
 DRAIN_SECONDS = 5.0  # for the last messages to arrive
+BEHIND_SECONDS = 1.0  # of messages that were not heard yet; with more the load ends, so that it does no harm
 PADDING = "."
+TITLES = {"rest": "REST", "topic_relay": "WebSocket"}  # of listeners, by their protocols
 
 Publish = Callable[[Any], Awaitable[object]]
 
@@ -61,13 +63,14 @@ class Load:
 class Outcome:
     """What came of it. *published* is how many a second were sent by each way; *refused* are the reasons.
 
-    *left_out* says why one of the ways was not measured.
+    *left_out* says why one of the ways was not measured, and *ended_early* names those that were too much.
     """
 
     flows: list[Flow] = field(default_factory=list)
     published: dict[str, float] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     left_out: str | None = None
+    ended_early: list[str] = field(default_factory=list)
 
 
 async def run(load: Load) -> Outcome:
@@ -91,10 +94,9 @@ async def run(load: Load) -> Outcome:
             await program.publish(load.channel, content)
             accepted.latencies.append(time.perf_counter() - begin)
 
-        await _phase(load, outcome, "REST", publish, listeners)
-        accepted.expected = round(outcome.published["REST"] * load.seconds)
+        accepted.expected = await _Phase(load, outcome, "REST", publish, listeners).run()
         if relay is not None:
-            await _phase(load, outcome, "WebSocket", partial(relay.say, load.channel), listeners)
+            await _Phase(load, outcome, "WebSocket", partial(relay.say, load.channel), listeners).run()
         await _tidy(program, load.channel)
     return outcome
 
@@ -108,69 +110,73 @@ async def _relay(load: Load, outcome: Outcome, stack: AsyncExitStack) -> RelayCl
         return None
 
 
-async def _phase(load: Load, outcome: Outcome, name: str, publish: Publish, listeners: list[Client]) -> None:
-    """Publish for the time of the load, and wait until every listener has heard everything or no longer hears."""
-    flows = {kind: Flow(f"{name} to {title}") for kind, title in (("rest", "REST"), ("topic_relay", "WebSocket"))}
-    sent: dict[str, float] = {}
-    async with _hearing(listeners, flows, sent):
-        number = 0
-        begin = time.perf_counter()
-        async with anyio.create_task_group() as tasks:
-            free = anyio.CapacityLimiter(MOST_UNDER_WAY)
-            while (now := time.perf_counter()) < begin + load.seconds:
-                id = f"{name} {number}"
-                content = {"bench": id, "padding": PADDING * load.size}
-                await _start(tasks, free, outcome, sent, id, partial(publish, content))
-                number += 1
-                await anyio.sleep(max(0.0, begin + number / load.rate - now))
-        outcome.published[name] = round(len(sent) / load.seconds, 1)
-        for listener in listeners:
-            flows[listener.protocol].expected += len(sent)
-        with anyio.move_on_after(DRAIN_SECONDS):
-            while any(len(flow.latencies) < flow.expected for flow in flows.values()):
-                await anyio.sleep(0.01)
-    outcome.flows += [flow for flow in flows.values() if flow.expected]
+class _Phase:
+    """Publishing in one way, *name*, and what every listener hears of it."""
 
+    def __init__(self, load: Load, outcome: Outcome, name: str, publish: Publish, listeners: list[Client]) -> None:
+        self._load = load
+        self._outcome = outcome
+        self._name = name
+        self._publish = publish
+        self._listeners = listeners
+        self._flows = {kind: Flow(f"{name} to {title}") for kind, title in TITLES.items()}
+        self._sent: dict[str, float] = {}  # when each message was, by its id
 
-async def _start(
-    tasks: TaskGroup,
-    free: anyio.CapacityLimiter,
-    outcome: Outcome,
-    sent: dict[str, float],
-    id: str,
-    publish: Callable[[], Awaitable[object]],
-) -> None:
-    """Start to publish once fewer than `MOST_UNDER_WAY` are under way."""
+    async def run(self) -> int:
+        """Publish, and wait until every listener has heard everything or no longer hears; return how many were sent."""
+        async with anyio.create_task_group() as hearing:
+            for listener in self._listeners:
+                hearing.start_soon(self._hear, listener)
+            begin = time.perf_counter()
+            async with anyio.create_task_group() as tasks:
+                await self._publish_all(tasks, begin)
+            self._outcome.published[self._name] = round(len(self._sent) / (time.perf_counter() - begin), 1)
+            for listener in self._listeners:
+                self._flows[listener.protocol].expected += len(self._sent)
+            with anyio.move_on_after(DRAIN_SECONDS):
+                while any(len(flow.latencies) < flow.expected for flow in self._flows.values()):
+                    await anyio.sleep(0.01)
+            hearing.cancel_scope.cancel()
+        self._outcome.flows += [flow for flow in self._flows.values() if flow.expected]
+        return len(self._sent)
 
-    async def act() -> None:
-        sent[id] = time.perf_counter()
+    async def _publish_all(self, tasks: TaskGroup, begin: float) -> None:
+        """Publish at the pace of the load, for its time or until the gateway is behind."""
+        load, number = self._load, 0
+        free = anyio.CapacityLimiter(MOST_UNDER_WAY)
+        while (now := time.perf_counter()) < begin + load.seconds:
+            if self._is_behind():
+                self._outcome.ended_early.append(self._name)
+                return
+            id = f"{self._name} {number}"
+            await free.acquire_on_behalf_of(id)
+            tasks.start_soon(self._publish_one, id, free)
+            number += 1
+            await anyio.sleep(max(0.0, begin + number / load.rate - now))
+
+    def _is_behind(self) -> bool:
+        """Whether the listeners wait for more than is published in `BEHIND_SECONDS`."""
+        heard = sum(len(flow.latencies) for flow in self._flows.values())
+        allowed = max(1.0, self._load.rate * BEHIND_SECONDS) * len(self._listeners)
+        return len(self._sent) * len(self._listeners) - heard > allowed
+
+    async def _publish_one(self, id: str, free: anyio.CapacityLimiter) -> None:
+        self._sent[id] = time.perf_counter()
         try:
-            await publish()
+            await self._publish({"bench": id, "padding": PADDING * self._load.size})
         except (TrellisError, OSError, WebSocketException) as error:
-            del sent[id]
-            outcome.refused.append(str(error) or type(error).__name__)
+            del self._sent[id]
+            self._outcome.refused.append(str(error) or type(error).__name__)
         finally:
             free.release_on_behalf_of(id)
 
-    await free.acquire_on_behalf_of(id)
-    tasks.start_soon(act)
-
-
-@asynccontextmanager
-async def _hearing(listeners: list[Client], flows: dict[str, Flow], sent: dict[str, float]) -> AsyncIterator[None]:
-    """Let all *listeners* measure what they hear."""
-
-    async def hear(listener: Client) -> None:
+    async def _hear(self, listener: Client) -> None:
+        """Measure what *listener* hears."""
+        flow = self._flows[listener.protocol]
         while True:
             message = await listener.heard.get()
-            if (begin := sent.get(message.content.get("bench"))) is not None:
-                flows[listener.protocol].latencies.append(time.perf_counter() - begin)
-
-    async with anyio.create_task_group() as tasks:
-        for listener in listeners:
-            tasks.start_soon(hear, listener)
-        yield
-        tasks.cancel_scope.cancel()
+            if (begin := self._sent.get(message.content.get("bench"))) is not None:
+                flow.latencies.append(time.perf_counter() - begin)
 
 
 async def _tidy(program: TrellisClient, channel: str) -> None:

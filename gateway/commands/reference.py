@@ -21,8 +21,9 @@ Each command with its arguments, options and examples, as `--help` after it prin
 `python -m gateway.commands.reference` makes this page from the program.
 
 Results go to standard output, and everything else to standard error. The exit code is 0 if the command did what it was
-asked for, 1 if it failed, and 2 if it was used wrongly. Colours are for terminals, and not if `NO_COLOR` is set.
-`trellis --install-completion` lets the shell complete commands and options, and `trellis --version` prints the version.
+asked for, 1 if it failed, 2 if it was used wrongly, and 130 if Ctrl-C ended it before it was done. Colours are for
+terminals, and not if `NO_COLOR` is set. `trellis --install-completion` lets the shell complete commands and options,
+and `trellis --version` prints the version.
 """
 
 

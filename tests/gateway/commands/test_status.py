@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.commands import top
+from gateway.commands import bench_load, top
 from gateway.commands.common import CommandError
 from gateway.commands.links import links_table
 from gateway.commands.top import Sample, compare, screen
@@ -137,9 +137,17 @@ def test_bench_measures_every_way(run: Run, server: Server) -> None:
 def test_bench_is_bounded_and_says_what_failed(run: Run) -> None:
     for flag, value in (("--rate", "100000"), ("--listeners", "1000"), ("--seconds", "3600"), ("--size", "1000000")):
         assert run("bench", flag, value).exit_code == 2
+    assert run("bench", "--rate", "1000", "--listeners", "50").exit_code == 2
     nobody = run("bench", "http://127.0.0.1:9", "--seconds", "1")
     assert isinstance(nobody.exception, CommandError)
     assert "no gateway at http://127.0.0.1:9" in str(nobody.exception)
+
+
+def test_bench_ends_early_where_the_gateway_does_not_keep_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_load, "BEHIND_SECONDS", 0)  # one message may be under way, and no other
+    done = run("bench", "--seconds", "10", "--rate", "1000", "--listeners", "2")
+    assert "the load by REST and WebSocket ended early" in str(done.exception)
+    assert "WebSocket to REST" in done.stdout
 
 
 # Terminals
