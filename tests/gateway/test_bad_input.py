@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect as sync_connect
 
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.openpgp import SecretKey
@@ -385,6 +387,15 @@ def test_one_connection_listens_only_to_so_many_channels(tmp_path: Path) -> None
         assert fits(asyncio.run(ask(streamr, instead, [2, 9, "t", "b", 0, None], None)), [2, 2, "t", "b", 0])
         assert asyncio.run(arbor(server)) == b"status 1 0\nstatus 2 1\nstatus 3 0\n"
         assert "Traceback" not in server.log
+
+
+def test_a_websocket_that_is_refused_is_told_a_problem(server: Server) -> None:
+    for path in ("/relay", "/api/v1/ws"):
+        with pytest.raises(InvalidStatus) as refused, sync_connect(f"ws://{server.http}{path}?key=none"):
+            pass
+        response = refused.value.response
+        assert (response.status_code, response.headers["content-type"]) == (401, "application/problem+json")
+        assert json.loads(response.body)["code"] == "unknown-key"
 
 
 def test_only_so_many_channels_are_made(tmp_path: Path) -> None:

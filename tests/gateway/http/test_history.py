@@ -123,17 +123,20 @@ def test_words_with_all_other_filters(searching: tuple[Any, httpx.Client]) -> No
     assert len(contents(client, f"text=odd&after={page[0]['sequence']}")) == 14
 
 
-@pytest.mark.parametrize(("query", "status", "code"), [
+REFUSED = [
     ("since=ten", 422, "invalid-parameter"), ("since=10", 422, "invalid-parameter"),
     ("since=1h&from=0", 422, "invalid-parameter"), ("from=yesterday", 422, "invalid-parameter"),
     ("from=2026-11-23", 422, "invalid-parameter"), ("from=2026-11-23T10:00:00", 422, "invalid-parameter"),
     ("to=2026-13-23T10:00:00Z", 422, "invalid-parameter"), ("from=0&after=3", 422, "invalid-parameter"),
     ("from=0&cursor=x", 422, "invalid-parameter"), ("from=0&cursor=1.99999999999999999999", 422, "invalid-parameter"),
     ("text=", 422, "invalid-query"), ("text=%00", 422, "invalid-query"), ("text=" + "x" * 999, 422, "invalid-query"),
-])  # fmt: skip
-def test_what_cannot_be_asked(searching: tuple[Any, httpx.Client], query: str, status: int, code: str) -> None:
-    told = searching[1].get(f"{LOBBY}?{query}")
-    assert (told.status_code, told.json()["code"]) == (status, code)
+]  # fmt: skip
+
+
+def test_what_cannot_be_asked(searching: tuple[Any, httpx.Client]) -> None:
+    for query, status, code in REFUSED:
+        told = searching[1].get(f"{LOBBY}?{query}")
+        assert (told.status_code, told.json()["code"]) == (status, code), query
 
 
 def test_words_are_not_indexed_unless_that_is_set(local: Any) -> None:

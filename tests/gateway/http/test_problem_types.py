@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 from collections.abc import Callable
@@ -10,11 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
-from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
-from adapters import ADAPTERS
 from adapters.topic_relay.adapter import TopicRelayAdapter
 from gateway.http.problem_types import CODE_OF_STATUS, PROBLEM_TYPES, markdown, uri
 
@@ -34,64 +29,48 @@ def test_every_problem_is_raised_somewhere_and_every_one_that_is_raised_is_in_th
     assert set(PROBLEM_TYPES) <= named | set(CODE_OF_STATUS.values())
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("GET", "/nothing", 404, "not-found"),
-        ("GET", "/v1/nothing", 404, "not-found"),
-        ("GET", "/relay", 426, "upgrade-required"),
-        ("POST", "/relay", 426, "upgrade-required"),
-        ("DELETE", "/readyz", 405, "method-not-allowed"),
-        ("DELETE", "/v1/log", 405, "method-not-allowed"),
-        ("PROPFIND", "/v1/channels", 405, "method-not-allowed"),
-        ("PROPFIND", "/v1/nothing", 404, "not-found"),
-        ("GET", "/problems/nothing", 404, "unknown-problem"),
-        ("GET", "/v1/channels/none", 404, "unknown-channel"),
-        ("GET", "/v1/channels/a%00b/messages", 404, "invalid-channel-name"),
-        ("GET", "/v1/channels/%FF/messages", 400, "malformed-path"),
-        ("GET", "/v1/channels?limit=0", 422, "invalid-parameter"),
-        ("POST", "/v1/channels/lobby/messages", 400, "malformed-content"),
-    ],
-)
-def test_every_error_is_a_problem_that_is_explained(relay: Any, method: str, path: str, status: int, code: str) -> None:
-    told = relay.request(method, path)
-    assert (told.status_code, told.headers["content-type"]) == (status, "application/problem+json")
-    body = told.json()
-    assert (body["type"], body["code"], body["status"]) == (uri(code), code, status)
-    explained = relay.get(body["type"]).json()
-    assert (explained["title"], explained["status"], explained["code"]) == (body["title"], status, code)
-    assert explained["meaning"]
-    assert explained["remedy"]
-    if status == 405:
-        allowed = told.headers["allow"].split(", ")
-        assert method not in allowed
-        assert "GET" in allowed
-    if status == 426:
-        assert told.headers["upgrade"] == "websocket"
+CASES = [
+    ("GET", "/nothing", 404, "not-found"),
+    ("GET", "/v1/nothing", 404, "not-found"),
+    ("GET", "/relay", 426, "upgrade-required"),
+    ("POST", "/relay", 426, "upgrade-required"),
+    ("DELETE", "/readyz", 405, "method-not-allowed"),
+    ("DELETE", "/v1/log", 405, "method-not-allowed"),
+    ("PROPFIND", "/v1/channels", 405, "method-not-allowed"),
+    ("PROPFIND", "/v1/nothing", 404, "not-found"),
+    ("GET", "/problems/nothing", 404, "unknown-problem"),
+    ("GET", "/v1/channels/none", 404, "unknown-channel"),
+    ("GET", "/v1/channels/a%00b/messages", 404, "invalid-channel-name"),
+    ("GET", "/v1/channels/%FF/messages", 400, "malformed-path"),
+    ("GET", "/v1/channels?limit=0", 422, "invalid-parameter"),
+    ("POST", "/v1/channels/lobby/messages", 400, "malformed-content"),
+]
 
 
-@pytest.fixture
-def relay(make_local: Callable[..., Any]) -> Any:
-    assert TopicRelayAdapter in ADAPTERS
-    local = make_local(adapters=(TopicRelayAdapter,))
-    with httpx.Client(base_url=local.url, timeout=20) as client:
-        yield client
+def test_every_error_is_a_problem_that_is_explained(make_local: Callable[..., Any]) -> None:
+    with httpx.Client(base_url=make_local(adapters=(TopicRelayAdapter,)).url, timeout=20) as client:
+        for method, path, status, code in CASES:
+            told = client.request(method, path)
+            label = f"{method} {path}"
+            assert (told.status_code, told.headers["content-type"]) == (status, "application/problem+json"), label
+            body = told.json()
+            assert (body["type"], body["code"], body["status"]) == (uri(code), code, status), label
+            explained = client.get(body["type"]).json()
+            assert (explained["title"], explained["status"], explained["code"]) == (body["title"], status, code), label
+            assert explained["meaning"]
+            assert explained["remedy"]
+            if status == 405:
+                allowed = told.headers["allow"].split(", ")
+                assert method not in allowed, label
+                assert "GET" in allowed, label
+            if status == 426:
+                assert told.headers["upgrade"] == "websocket"
 
 
 def test_what_is_no_http_is_a_problem_too(local: Any) -> None:
     with socket.create_connection(("127.0.0.1", local.port), 20) as sock, sock.makefile("rb") as answer:
         sock.sendall(b"no request\r\n\r\n")
         assert b'"code":"malformed-request"' in answer.read()
-
-
-def test_a_websocket_that_is_refused_is_told_a_problem(make_process: Callable[..., Any]) -> None:
-    url = make_process().url.replace("http", "ws")
-    for path, status, code in [("/relay?key=none", 401, "unknown-key"), ("/api/v1/ws?key=none", 401, "unknown-key")]:
-        with pytest.raises(InvalidStatus) as refused, connect(url + path):
-            pass
-        response = refused.value.response
-        assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
-        assert json.loads(response.body)["code"] == code
 
 
 def test_a_browser_gets_a_page(local: Any) -> None:
