@@ -98,3 +98,4 @@ def test_a_logarithmic_picture_gives_each_power_of_ten_the_same_width() -> None:
     rectangles = [each for each in picture.iter() if each.tag.endswith("rect") and each.get("height") == "12"]
     first, second, third = (float(each.get("width", "")) for each in rectangles)
     assert third - second == pytest.approx(second - first, abs=0.2)
+    assert charts.LEFT + third == pytest.approx(charts.WIDTH - charts.RIGHT)
