@@ -91,6 +91,8 @@ WORKLOADS: dict[str, Workload] = {
         "signed1":     Workload(STREAMR, "signed, 1 to 1, 64 in flight", signed(1, 30_000), BROKERS, must=2.5),
         "signed100":   Workload(STREAMR, "signed, 1 to 100, 64 in flight", signed(100, 12_000), BROKERS, must=1.0),
     }),
+    "signed1-batch": Workload(STREAMR, "signed, 1 to 1, 64 in flight, verified together", signed(1, 30_000),
+                              BROKERS[:1], must=2.5, server="trellis-batch"),
     "gather": Workload(STREAMR, "unsigned, 100 publishers to 1, 1 in flight each", Traffic(
         (Group("publisher", 100, "streamr"), Group("listener", 1, "streamr"))), BROKERS, must=2.0),
     "streams": Workload(STREAMR, "unsigned, 100 peers on 10 streams, 1 in flight each",
@@ -128,14 +130,14 @@ WORKLOADS: dict[str, Workload] = {
                              across("relay", "streamr", "sprout"),
                              beside=fan(99, 16), beside_title="one protocol", must=0.8),
 
-    "rate-fan100":   Workload(LATENCY, "1 to 100, 500 messages a second",         at_rate(fan(100, 1), 500), PEERS),
+    "rate-fan100":   Workload(LATENCY, "1 to 100, 500 messages a second",       at_rate(fan(100, 1), 500), PEERS),
     "rate-mesh":     Workload(LATENCY, "100 peers on 10 topics, 2,000 a second",  at_rate(mesh(), 2_000),      PEERS),
-    "rate-streamr":  Workload(LATENCY, "Streamr, unsigned, 1 to 100, 500 a second",
-                              at_rate(fan(100, 1, "streamr"), 500), BROKERS),
-    "rate-events":   Workload(LATENCY, "events to 100, 500 a second", at_rate(events(100, 1), 500),
-                              beside=at_rate(fan(100, 1), 500), beside_title="websocket"),
-    "rate-publish":  Workload(LATENCY, "REST, 64 connections, 2,000 requests a second",
-                              at_rate(Traffic((Group("publisher", 64, "rest"),)), 2_000), unit="messages"),
+    "rate-streamr":  Workload(LATENCY, "Streamr, unsigned, 1 to 100, 200 a second",
+                              at_rate(fan(100, 1, STREAM), 200), BROKERS),
+    "rate-events":   Workload(LATENCY, "events to 100, 200 a second", at_rate(events(100, 1), 200),
+                              beside=at_rate(fan(100, 1), 200), beside_title="websocket"),
+    "rate-publish":  Workload(LATENCY, "REST, 64 connections, 500 requests a second",
+                              at_rate(Traffic((Group("publisher", 64, "rest"),)), 500), unit="messages"),
 
     "mixed": Workload(MIXED, "bursts, lone messages, history reads; all protocols", Mixed(8), unit="requests"),
 }

@@ -36,7 +36,9 @@ arrive once, in order, where it should. Messages have 100 bytes, and each is sen
   each, as a client in an interpreted language does; so a window that came back at once does not go out at once.
 - **node** is the topic relay's reference server (npm), **nats** Debian's nats-server with its own protocol, **broker**
   a Streamr broker on the genuine library on Node, **broker-once** the same if it serialised each message only once,
-  **go** a relay on Arbor's Go library.
+  **go** a relay on Arbor's Go library. **trellis-batch** is the gateway with `streamr.batch_verification`;
+  **trellis-50**, **-5k** and **-500k** hold so many Arbor replies from the beginning.
+- In pictures of ratios a bar begins at 1, where both are alike, and the scale is logarithmic; a red mark is the goal.
 """
 LATENCY_NOTE = """\
 Messages are sent at set times, whatever comes back, and a latency is from the time at which a message *should* have
@@ -144,7 +146,7 @@ def _ratio_picture(title: str, some: Sequence[Row], references: Mapping[str, str
         if bars:
             label = f"{workload.title} / {reference}"
             groups.append(charts.Group(label, bars, workload.must))
-    return charts.bars(f"{title}: ratios to the reference", groups, at_one=True) if groups else ""
+    return charts.ratios(f"{title}: ratios to the reference", groups) if groups else ""
 
 
 def _latency_picture(title: str, some: Sequence[Row]) -> str:
@@ -156,7 +158,7 @@ def _latency_picture(title: str, some: Sequence[Row]) -> str:
             if row.workload == name
         ]
         groups.append(charts.Group(WORKLOADS[name].title, bars))
-    return charts.bars(f"{title}: p99 (written: p50, p99, p99.9)", groups, logarithmic=True)
+    return charts.magnitudes(f"{title}: p99 (written: p50, p99, p99.9)", groups)
 
 
 def _cells(row: Row) -> list[str]:

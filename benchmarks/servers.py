@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from .sprout_forest import plant
@@ -66,11 +67,17 @@ Start = Callable[[Bench, str], AbstractContextManager[Server]]
 
 @contextmanager
 def trellis(
-    bench: Bench, name: str, *, root: Path = ROOT, python: str = sys.executable, planted: int = 0
+    bench: Bench,
+    name: str,
+    *,
+    root: Path = ROOT,
+    python: str = sys.executable,
+    planted: int = 0,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Server]:
     """The gateway in *root* as a user starts it, with its log on disk, but without rate limits.
 
-    *planted* is how many Arbor replies it holds from the beginning.
+    *planted* is how many Arbor replies it holds from the beginning; *settings* are variables of its environment.
     """
     work = bench.folder / "servers"
     data = work / f"{name}-data"
@@ -78,7 +85,7 @@ def trellis(
     if planted:
         plant(data, planted)
     command = [python, "-m", "gateway", "serve", "--port", "0", "--sprout-port", "0", "--data", str(data)]
-    with running(name, command, work, cwd=root, TRELLIS_LIMITS__RATES="off") as (process, log):
+    with running(name, command, work, cwd=root, TRELLIS_LIMITS__RATES="off", **settings) as (process, log):
         ready = wait_until_ready(process, log)
         yield Server(name, process.pid, trellis_addresses(ready["http"], ready["sprout"]))
     shutil.rmtree(data, ignore_errors=True)
@@ -156,6 +163,7 @@ def sprout_relay(bench: Bench, name: str, flags: Sequence[str] = ()) -> Iterator
 
 SERVERS: dict[str, Start] = {
     "trellis": trellis,
+    "trellis-batch": partial(trellis, settings={"TRELLIS_STREAMR__BATCH_VERIFICATION": "true"}),
     "trellis-50": partial(trellis, planted=50),
     "trellis-5k": partial(trellis, planted=5_000),
     "trellis-500k": partial(trellis, planted=500_000),

@@ -78,24 +78,36 @@ def test_a_table_is_markdown() -> None:
     assert table(["a", "b"], [["1", "2"]]) == ["| a | b |", "|---|---|", "| 1 | 2 |"]
 
 
-def test_bars_are_as_long_as_their_values() -> None:
+def drawn(text: str) -> list[ElementTree.Element]:
+    """The bars of a picture."""
+    picture = ElementTree.fromstring(text)
+    return [each for each in picture.iter() if each.tag.endswith("rect") and each.get("height") == "12"]
+
+
+def ends(bar: ElementTree.Element) -> tuple[float, float]:
+    left = float(bar.get("x", ""))
+    return left, left + float(bar.get("width", ""))
+
+
+def test_bars_of_ratios_begin_at_one() -> None:
     groups = [
-        charts.Group("one & two", [charts.Bar("trellis", 2.0, "2.0"), charts.Bar("nats", 4.0, "4.0")], 3.0),
-        charts.Group("three", [charts.Bar("trellis", 1.0, "1.0")]),
+        charts.Group("one & two", [charts.Bar("trellis", 0.5, "0.5"), charts.Bar("nats", 8.0, "8.0")], 4.0),
+        charts.Group("three", [charts.Bar("trellis", 2.0, "2.0")]),
     ]
-    picture = ElementTree.fromstring(charts.bars("title", groups, at_one=True))
-    rectangles = [each for each in picture.iter() if each.tag.endswith("rect") and each.get("height") == "12"]
-    widths = [float(each.get("width", "")) for each in rectangles]
-    assert widths == pytest.approx([widths[1] / 2, widths[1], widths[1] / 4], abs=0.1)
-    assert charts.LEFT + widths[1] == pytest.approx(charts.WIDTH - charts.RIGHT)
-    (goal,) = [each for each in picture.iter() if each.get("class") == "goal"]
-    assert float(goal.get("x1", "")) == pytest.approx(charts.LEFT + widths[1] * 3 / 4, abs=0.1)
+    text = charts.ratios("title", groups)
+    half, eight, two = map(ends, drawn(text))
+    assert half[1] == eight[0] == two[0]
+    assert half[0] == pytest.approx(charts.LEFT)
+    assert eight[1] == pytest.approx(charts.WIDTH - charts.RIGHT)
+    assert two[1] - two[0] == pytest.approx(half[1] - half[0], abs=0.2)
+    assert eight[1] - eight[0] == pytest.approx(3 * (half[1] - half[0]), abs=0.2)
+    (goal,) = [each for each in ElementTree.fromstring(text).iter() if each.get("class") == "goal"]
+    assert float(goal.get("x1", "")) == pytest.approx(half[1] + 2 * (half[1] - half[0]), abs=0.2)
 
 
-def test_a_logarithmic_picture_gives_each_power_of_ten_the_same_width() -> None:
-    bars = [charts.Bar(str(value), value, "") for value in (100.0, 1000.0, 10_000.0)]
-    picture = ElementTree.fromstring(charts.bars("title", [charts.Group("all", bars)], logarithmic=True))
-    rectangles = [each for each in picture.iter() if each.tag.endswith("rect") and each.get("height") == "12"]
-    first, second, third = (float(each.get("width", "")) for each in rectangles)
+def test_each_power_of_ten_has_the_same_width() -> None:
+    bars = [charts.Bar(str(value), value, "") for value in (200.0, 2000.0, 20_000.0)]
+    first, second, third = (ends(bar)[1] for bar in drawn(charts.magnitudes("title", [charts.Group("all", bars)])))
     assert third - second == pytest.approx(second - first, abs=0.2)
-    assert charts.LEFT + third == pytest.approx(charts.WIDTH - charts.RIGHT)
+    assert third == pytest.approx(charts.WIDTH - charts.RIGHT)
+    assert first > charts.LEFT
