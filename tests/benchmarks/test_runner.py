@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,10 @@ def test_a_workload_that_does_not_exist_is_said(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
-def test_two_commits_are_compared(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_commits_are_compared(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert compare.main(["HEAD", "fan10w1", *SHORT, "--out", str(out)]) == 0
     said = capsys.readouterr().out
     (row,) = [line for line in said.splitlines() if line.startswith("| fan10w1")]
@@ -56,7 +60,7 @@ def test_two_commits_are_compared(out: Path, capsys: pytest.CaptureFixture[str])
     assert here
     assert there
     assert float(ratio.split()[0]) > 0
-    assert "trellis-bench-" not in git(ROOT, "worktree", "list")
+    assert str(tmp_path) not in git(ROOT, "worktree", "list")
 
 
 def test_what_is_no_commit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
