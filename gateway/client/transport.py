@@ -118,10 +118,10 @@ class Transport:
         request = self._http.build_request("GET", path, headers=plain | dict(headers), timeout=timeout)
         with self.errors():
             response = await self._http.send(request, stream=True)
-            if response.is_success:
+            if response.is_success and response.headers.get("content-type", "").startswith("text/event-stream"):
                 return response
             await response.aread()
-        raise error_of(response)
+        raise not_a_gateway(response) if response.is_success else error_of(response)
 
     @contextmanager
     def errors(self) -> Iterator[None]:

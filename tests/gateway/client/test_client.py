@@ -202,7 +202,7 @@ async def test_channels_and_peers(trellis: TrellisClient, channel: str) -> None:
 # Errors
 
 
-async def test_nobody_there_is_told_and_tried_again(server: Server) -> None:
+async def test_nobody_there_is_told_and_tried_again() -> None:
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as taken:
         address = "{}:{}".format(*taken.extra(SocketAttribute.local_address))
     async with TrellisClient(address, retry_seconds=0.5) as trellis:
@@ -214,9 +214,6 @@ async def test_nobody_there_is_told_and_tried_again(server: Server) -> None:
         with pytest.raises(Unreachable):
             async for _ in trellis.subscribe("lobby"):
                 pass
-    async with TrellisClient(server.http) as trellis:
-        with pytest.raises(NotAGateway, match="/docs of a Trellis gateway"):  # a page, as of any other server
-            await trellis.get("/docs")
     with pytest.raises(BadAddress):
         TrellisClient("http://127.0.0.1:99999")
 
@@ -256,6 +253,23 @@ async def test_keys_and_certificates(locked: Locked, channel: str) -> None:
     async with TrellisClient(url, keys["narrow"], ca_file=ca) as trellis:
         with pytest.raises(Forbidden, match="publish:lobby"):
             await trellis.publish("lobby", 1)
+
+
+async def test_another_server_is_no_gateway() -> None:
+    async def greet(stream: ByteStream) -> None:
+        async with stream:
+            await stream.receive(10_000)
+            await stream.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\nhello")
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, greet)
+        address = "{}:{}".format(*listener.extra(SocketAttribute.local_address))
+        async with TrellisClient(address) as trellis:
+            with pytest.raises(NotAGateway, match=r"200: OK; is .*/v1/channels/lobby of a Trellis gateway"):
+                await trellis.channel("lobby")
+            with anyio.fail_after(SECONDS), pytest.raises(NotAGateway, match="/events of a Trellis gateway"):
+                await anext(trellis.subscribe("lobby"))
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_connection_that_breaks_while_sending_is_lost_and_leaves_nothing_behind() -> None:
