@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
 from gateway.core.message import Message
-from gateway.http import history
+from gateway.http import history, searches
 from gateway.http.problems import Problem
 from gateway.http.time_range import TimeRange, parse_range
+from gateway.storage import texts
 
 LOBBY = "/v1/channels/lobby/messages"
 NOON = 1_795_435_200_000  # ms, 2026-11-23T12:00:00Z
@@ -137,6 +139,32 @@ def test_what_cannot_be_asked(searching: tuple[Any, httpx.Client]) -> None:
     for query, status, code in REFUSED:
         told = searching[1].get(f"{LOBBY}?{query}")
         assert (told.status_code, told.json()["code"]) == (status, code), query
+
+
+def test_a_search_holds_up_other_searches_only(
+    searching: tuple[Any, httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = searching
+    begun, end, search = threading.Event(), threading.Event(), texts.search
+
+    def slow(*arguments: Any) -> Any:
+        begun.set()
+        assert end.wait(20)
+        return search(*arguments)
+
+    monkeypatch.setattr(texts, "search", slow)
+    monkeypatch.setattr(searches, "MAX_WAITING", 1)
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(client.get, f"{LOBBY}?text=word")]
+        assert begun.wait(20)
+        refused = client.get(f"{LOBBY}?text=word")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        monkeypatch.setattr(searches, "MAX_WAITING", 2)
+        asked.append(pool.submit(client.get, f"{LOBBY}?text=word"))
+        assert client.get(LOBBY).status_code == 200
+        assert client.post(LOBBY, json=1).status_code == 201
+        end.set()
+        assert [each.result().status_code for each in asked] == [200, 200]
 
 
 def test_words_are_not_indexed_unless_that_is_set(local: Any) -> None:

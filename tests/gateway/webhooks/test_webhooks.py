@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -532,6 +533,28 @@ def test_a_backup_has_the_webhooks_of_one_moment(tmp_path: Path) -> None:
     assert list(sources) == ["keys/gateway.json", "files/webhooks.sqlite"], "no journal"
     (tmp_path / "webhooks.sqlite").write_bytes(sources["files/webhooks.sqlite"])
     assert [webhook.id for webhook in WebhookStore(tmp_path).load()] == ["wh_1"]
+
+
+def test_a_store_that_cannot_be_written_loses_no_dead_letter(
+    make_local: Callable[..., Any], admin_of: Callable[[Any], Admin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury, failures = WebhookStore.bury, iter([sqlite3.OperationalError("disk I/O error")] * 3)
+
+    def failing(*arguments: Any) -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+        bury(*arguments)
+
+    monkeypatch.setattr(WebhookStore, "bury", failing)
+    monkeypatch.setattr(courier, "RETRY_SECONDS", 0.01)
+    local = make_local(auth=ADMIN, webhooks={"allow_networks": LOCAL, "attempts": 1})
+    admin = admin_of(local)
+    with Receiver(lambda got: (400, {}, b"") if got.content == 1 else OK) as receiver:
+        path = f"{HOOKS}/{admin.hook(receiver.url)['id']}"
+        admin.say(1, 2)
+        receiver.until(lambda got: [each.content for each in got] == [1, 2])
+        assert admin.get(path).json()["deadLetters"] == 1
+    assert local.gateway.metrics.counts["faults"]["webhook",] == 3
 
 
 def test_a_damaged_store_refuses_changes_and_nothing_else(
