@@ -7,7 +7,7 @@ batches, and nothing is published twice.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 from uuid import uuid4
 
@@ -38,8 +38,7 @@ class Bulk:
     ) -> None:
         self._transport = transport
         self._path = path_of(channel, "messages")
-        self._contents = contents if isinstance(contents, AsyncIterable) else _async(contents)
-        self._lines = aiter(self._contents)
+        self._contents = aiter(contents) if isinstance(contents, AsyncIterable) else iter(contents)
         self._key = uuid4().hex if key is None else key
         self._first = 0  # messages before this batch
         self._next: bytes | None = None  # the first line of the next batch
@@ -70,9 +69,10 @@ class Bulk:
 
     async def _read_line(self) -> bytes | None:
         try:
-            return encode(await anext(self._lines)) + b"\n"
-        except StopAsyncIteration:
+            found = await anext(self._contents) if isinstance(self._contents, AsyncIterator) else next(self._contents)
+        except (StopIteration, StopAsyncIteration):
             return None
+        return encode(found) + b"\n"
 
     async def _publish(self, lines: list[bytes]) -> list[Result]:
         """Publish *lines*; the batch is repeated while the gateway answers some of them with a temporary problem."""
@@ -105,8 +105,3 @@ def _temporary(results: list[Result], lines: int) -> TrellisError | None:
         detail = f"the gateway answered {len(results)} of {lines} messages"
         return Unavailable({"status": httpx.codes.SERVICE_UNAVAILABLE, "detail": detail})
     return None
-
-
-async def _async(contents: Iterable[Json | JsonText]) -> Any:
-    for content in contents:
-        yield content

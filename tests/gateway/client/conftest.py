@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -72,6 +73,46 @@ async def proxy_to(target: str) -> AsyncIterator[Proxy]:
         tasks.start_soon(listener.serve, proxy.handle)
         yield proxy
         tasks.cancel_scope.cancel()
+
+
+class Script:
+    """A server that gives each request the next of its answers, and remembers the requests."""
+
+    def __init__(self, answers: Iterable[bytes]) -> None:
+        self._answers = iter(answers)
+        self.requests: list[bytes] = []
+        self.address = ""
+
+    async def handle(self, client: ByteStream) -> None:
+        async with client:
+            data = b""
+            while True:
+                head, end, body = data.partition(b"\r\n\r\n")
+                length = re.search(rb"content-length: (\d+)", head.lower())
+                if end and len(body) >= (int(length[1]) if length else 0):
+                    self.requests.append(data)
+                    await client.send(next(self._answers))
+                    data = b""
+                try:
+                    data += await client.receive()
+                except (anyio.EndOfStream, anyio.BrokenResourceError):
+                    return
+
+
+@asynccontextmanager
+async def server_of(*answers: bytes) -> AsyncIterator[Script]:
+    """Run a server that gives these *answers*."""
+    script = Script(answers)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        script.address = "{}:{}".format(*listener.extra(SocketAttribute.local_address))
+        tasks.start_soon(listener.serve, script.handle)
+        yield script
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def scripted() -> Callable[..., Any]:
+    return server_of
 
 
 @pytest.fixture

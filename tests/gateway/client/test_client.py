@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -26,8 +28,10 @@ from gateway.client import (
     NotFound,
     Receipt,
     Refused,
+    Throttled,
     TrellisClient,
     Unauthorized,
+    Unavailable,
     Unreachable,
     Untrusted,
     Welcome,
@@ -255,21 +259,61 @@ async def test_keys_and_certificates(locked: Locked, channel: str) -> None:
             await trellis.publish("lobby", 1)
 
 
-async def test_another_server_is_no_gateway() -> None:
-    async def greet(stream: ByteStream) -> None:
-        async with stream:
-            await stream.receive(10_000)
-            await stream.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\nhello")
+async def test_another_server_is_no_gateway(scripted: Callable[..., Any]) -> None:
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\nhello"
+    async with scripted(page, page) as script, TrellisClient(script.address) as trellis:
+        with pytest.raises(NotAGateway, match=r"200: OK; is .*/v1/channels/lobby of a Trellis gateway"):
+            await trellis.channel("lobby")
+        with anyio.fail_after(SECONDS), pytest.raises(NotAGateway, match="/events of a Trellis gateway"):
+            await anext(trellis.subscribe("lobby"))
 
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, greet)
-        address = "{}:{}".format(*listener.extra(SocketAttribute.local_address))
-        async with TrellisClient(address) as trellis:
-            with pytest.raises(NotAGateway, match=r"200: OK; is .*/v1/channels/lobby of a Trellis gateway"):
-                await trellis.channel("lobby")
-            with anyio.fail_after(SECONDS), pytest.raises(NotAGateway, match="/events of a Trellis gateway"):
-                await anext(trellis.subscribe("lobby"))
-        tasks.cancel_scope.cancel()
+
+def answer(status: str, *lines: dict[str, Any], media_type: str = "application/x-ndjson") -> bytes:
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    return f"HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+FIRST, SECOND = ({"id": f"{n}", "channel": "lobby", "sequence": n, "timestamp": 0} for n in (1, 2))
+SHORT_OF_MEMORY = {"status": 503, "detail": "short of memory", "line": 2}  # after which nothing is answered
+
+
+async def test_a_batch_that_was_not_answered_to_its_end_is_sent_again(scripted: Callable[..., Any]) -> None:
+    unfinished = [answer("200 OK", FIRST, SHORT_OF_MEMORY), answer("200 OK", FIRST)]
+    async with (
+        scripted(*unfinished, answer("200 OK", FIRST, SECOND)) as script,
+        TrellisClient(script.address) as trellis,
+    ):
+        results = [result async for result in trellis.publish_many("lobby", ["one", "two"])]
+    assert [result.sequence for result in results if isinstance(result, Receipt)] == [1, 2]
+    assert len(script.requests) == 3
+    assert len(set(script.requests)) == 1, "with the same key"
+    async with (
+        scripted(*unfinished, *unfinished) as script,
+        TrellisClient(script.address, retry_seconds=0) as trellis,
+    ):
+        _, refused = [result async for result in trellis.publish_many("lobby", ["one", "two"])]
+        assert isinstance(refused, Unavailable)
+        with pytest.raises(Unavailable, match="the gateway answered 1 of 2 messages"):
+            await anext(trellis.publish_many("lobby", ["one", "two"]))
+
+
+async def test_what_the_gateway_asks_to_wait_is_waited(scripted: Callable[..., Any]) -> None:
+    problem = answer("429 Too Many Requests", {"detail": "later"}, media_type="application/problem+json")
+    later = problem.replace(b"\r\n", b"\r\nRetry-After: 1\r\n", 1)
+    async with scripted(later, answer("201 Created", FIRST)) as script, TrellisClient(script.address) as trellis:
+        begin = anyio.current_time()
+        assert (await trellis.publish("lobby", 1)).sequence == 1
+        assert anyio.current_time() - begin >= 1
+    async with scripted(later) as script, TrellisClient(script.address, retry_seconds=0.9) as trellis:
+        with pytest.raises(Throttled, match="429: later") as refused:
+            await trellis.publish("lobby", 1)
+        assert refused.value.retry_after == 1
+
+
+async def test_many_messages_may_be_left_halfway(trellis: TrellisClient, channel: str) -> None:
+    async for _ in trellis.publish_many(channel, (n for n in range(1_000))):
+        break
+    gc.collect()  # on trio, a generator that is left behind is a warning
 
 
 async def test_a_connection_that_breaks_while_sending_is_lost_and_leaves_nothing_behind() -> None:
