@@ -44,6 +44,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(built: Path) -> N
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == files()
+    assert "gateway/py.typed" in names
 
 
 def test_the_sdist_has_them_as_well(built: Path) -> None:

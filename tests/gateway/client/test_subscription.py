@@ -110,6 +110,21 @@ async def test_the_end_of_the_client_ends_its_subscriptions(server: Server, chan
                 await anyio.sleep(0.01)
 
 
+async def test_another_task_may_end_a_subscription_that_waits(server: Server, channel: str) -> None:
+    async def listen() -> None:
+        async for event in events:
+            assert isinstance(event, Welcome)
+
+    async with TrellisClient(server.http) as trellis:
+        events = trellis.subscribe(channel)
+        with anyio.fail_after(SECONDS):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(listen)
+                while not await trellis.peers(channel):
+                    await anyio.sleep(0.01)
+                await events.aclose()
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], scope="module")
 async def test_what_is_no_longer_kept_is_a_gap(tmp_path: Path) -> None:
     small = {"TRELLIS_LOG__SEGMENT_BYTES": "4096"}
