@@ -20,9 +20,10 @@ class Event(NamedTuple):
 
 
 class EventReader:
-    """Parses one stream."""
+    """Parses one stream; *comment* is its last comment, in which the gateway says why it ends a stream."""
 
     def __init__(self) -> None:
+        self.comment = ""
         self._rest = b""
         self._name = ""
         self._data: list[str] = []
@@ -40,7 +41,9 @@ class EventReader:
             return self._dispatch()
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
-        if field == "event":
+        if not field:
+            self.comment = value
+        elif field == "event":
             self._name = value
         elif field == "data":
             self._data.append(value)

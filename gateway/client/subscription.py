@@ -22,6 +22,9 @@ from .records import Message, Peer
 from .sse import EventReader
 from .transport import FIRST_PAUSE, MAX_PAUSE, Backoff, Transport, next_pause, path_of
 
+ENDED = "the gateway ended the stream"
+PING = "ping"  # the comment that keeps an idle stream open; every other one says why the stream ends
+
 
 class Subscription(AsyncIterator[Event]):
     """The events of one channel; made by `TrellisClient.subscribe`, and ended by `aclose` or the end of its context.
@@ -94,8 +97,9 @@ class Subscription(AsyncIterator[Event]):
             await self._disconnect()
             raise
         if data is None:
+            reason = self._connection.reader.comment
             await self._disconnect()
-            raise Unreachable("the gateway ended the stream")
+            raise Unreachable(f"{ENDED}: {reason}" if reason not in ("", PING) else ENDED)
         for received in self._connection.reader.receive_data(data):
             if received.id:
                 self.last = int(received.id)

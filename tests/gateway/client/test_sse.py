@@ -41,6 +41,12 @@ def test_any_bytes_are_read(data: bytes) -> None:
     EventReader().receive_data(data)
 
 
+def test_the_last_comment_is_kept() -> None:
+    reader = EventReader()
+    assert reader.receive_data(b": ping\n\ndata: x\n\n\n: too slow\n\n") == [Event("message", "x", None)]
+    assert reader.comment == "too slow"
+
+
 def test_an_event_that_is_not_finished_is_none() -> None:
     reader = EventReader()
     assert reader.receive_data(b"data: half") == []
