@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
 
 from pipeline import spans
 from pipeline.checkpoint import Checkpoint
@@ -76,17 +75,19 @@ def _oldest(run: Run, spec: TableSpec) -> str | None:
 
 
 def _groups(parts: list[Part], *, everything: bool) -> list[list[Part]]:
-    """Group *parts* to merge: small neighbours of one gateway, up to `TARGET_BYTES` together."""
+    """Group *parts* to merge: small neighbours of one gateway, up to `TARGET_BYTES` together.
+
+    Without *everything* a part that is large already stays alone.
+    """
     groups: list[list[Part]] = []
-    for _, neighbours in groupby(parts, key=lambda part: part.gateway):
-        size = TARGET_BYTES
-        for part in neighbours:
-            alone = part.bytes >= TARGET_BYTES // 2 and not everything
-            if size + part.bytes > TARGET_BYTES or alone:
-                groups.append([])
-                size = 0
-            groups[-1].append(part)
-            size = TARGET_BYTES if alone else size + part.bytes
+    size = 0
+    for part in parts:
+        alone = part.bytes >= TARGET_BYTES // 2 and not everything
+        if not groups or groups[-1][-1].gateway != part.gateway or alone or size + part.bytes > TARGET_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size = TARGET_BYTES + 1 if alone else size + part.bytes  # nothing joins a large part, not even an empty one
     return groups
 
 
