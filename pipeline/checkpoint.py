@@ -47,11 +47,14 @@ class Checkpoint:
             os.close(self._lock)
             self._lock = -1
 
-    def verify(self, manifest: Manifest) -> None:
-        """Raise `DamagedWarehouse` unless *manifest* was written with this checkpoint, or neither has been used yet."""
+    def verify(self, manifest: Manifest, *, replaceable: bool = False) -> None:
+        """Raise `DamagedWarehouse` unless *manifest* was written with this checkpoint, or neither has been used yet.
+
+        A checkpoint that is gone is made again if it is *replaceable*: the manifest says all that it said.
+        """
         told = self._read("state.json")
-        if not told and not manifest.checkpoint:
-            told = {"id": uuid.uuid4().hex}
+        if not told and (replaceable or not manifest.checkpoint):
+            told = {"id": manifest.checkpoint or uuid.uuid4().hex}
             write_json(self.path / "state.json", told)
         elif not told:
             raise DamagedWarehouse(

@@ -8,7 +8,7 @@ alone while they have not changed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 
 from . import spans
 from .checkpoint import Checkpoint
+from .copies import add_once, remove_old_copies
 from .run import BatchCounts, Run, record_batch
 from .schemas import MESSAGES, TableSpec
-from .sinks.parquet import Manifest, part_of, sweep
+from .sinks.parquet import Manifest, Table, part_of, sweep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,11 +40,8 @@ def update(run: Run, job: str, tables: Mapping[TableSpec, Transform], after: Seq
     """
     done = 0
     with Checkpoint(run.options.warehouse, job) as checkpoint:
-        outputs = {spec: run.table(spec, job) for spec in tables}
-        manifests = {spec: outputs[spec].manifest() for spec in tables}
-        for manifest in manifests.values():
-            checkpoint.verify(manifest)
-        sweep(run.options.warehouse, job, run.options.grace_seconds)
+        outputs, manifests = _open(run, job, tables, checkpoint)
+        manifests = {spec: remove_old_copies(run, outputs[spec], manifests[spec]) for spec in tables}
         behind = min(manifests.values(), key=lambda manifest: manifest.batch)
         plan = checkpoint.unfinished_plan(behind)
         while plan is not None or (plan := _next_plan(run, behind, after)):
@@ -55,7 +53,7 @@ def update(run: Run, job: str, tables: Mapping[TableSpec, Transform], after: Seq
             for spec, function in tables.items():
                 if manifests[spec].batch >= batch:
                     continue  # this table was finished before the attempt ended
-                staged = outputs[spec].stage(function(run, rows))
+                staged = add_once(run, outputs[spec], manifests[spec], outputs[spec].stage(function(run, rows)))
                 counts.rows_out += staged.rows
                 manifests[spec] = _advanced(manifests[spec], checkpoint.id, batch, plan)
                 if list(tables)[-1] is spec:
@@ -65,6 +63,8 @@ def update(run: Run, job: str, tables: Mapping[TableSpec, Transform], after: Seq
             counts.seconds = time.monotonic() - began
             run.say(str(counts))
             plan, done = None, done + 1
+    if not done:
+        run.say_once(f"{job}: nothing to do, {_size(behind):,} records were processed before")
     return done
 
 
@@ -73,14 +73,11 @@ def rebuild(
 ) -> int:
     """Rebuild *tables* if one of *sources* has changed since; return 1 if so, else 0."""
     with Checkpoint(run.options.warehouse, job) as checkpoint:
-        outputs = {spec: run.table(spec, job) for spec in tables}
-        manifests = {spec: outputs[spec].manifest() for spec in tables}
-        for manifest in manifests.values():
-            checkpoint.verify(manifest)
-        sweep(run.options.warehouse, job, run.options.grace_seconds)
-        of = [_state(run.table(spec).manifest()) for spec in sources]
+        outputs, manifests = _open(run, job, tables, checkpoint)
+        of = [state_of(run.table(spec).manifest()) for spec in sources]
         stale = [spec for spec in tables if manifests[spec].notes.get(SOURCE_STATE) != of]
         if not stale:
+            run.say_once(f"{job}: nothing to do, its sources have not changed")
             return 0
         began = time.monotonic()
         batch = max(manifest.batch for manifest in manifests.values()) + 1
@@ -98,6 +95,19 @@ def rebuild(
         return 1
 
 
+def _open(
+    run: Run, job: str, tables: Iterable[TableSpec], checkpoint: Checkpoint
+) -> tuple[dict[TableSpec, Table], dict[TableSpec, Manifest]]:
+    """Return *tables* and their manifests, which belong to *checkpoint*, and clear away what earlier runs left."""
+    outputs = {spec: run.table(spec, job) for spec in tables}
+    manifests = {spec: outputs[spec].manifest() for spec in tables}
+    for manifest in manifests.values():
+        # What one table has done, it says itself; tables that are filled together also need the plan of their batch.
+        checkpoint.verify(manifest, replaceable=len(manifests) == 1)
+    sweep(run.options.warehouse, job, run.options.grace_seconds)
+    return outputs, manifests
+
+
 def covered(manifest: Manifest) -> SpansByGateway:
     """Return the records that are in a table filled from the log, or in an incremental table derived from one."""
     if DONE in manifest.notes:
@@ -106,6 +116,11 @@ def covered(manifest: Manifest) -> SpansByGateway:
     return {
         gateway: spans.union(*(part.spans.get(gateway, []) for part in manifest.parts)) for gateway in sorted(gateways)
     }
+
+
+def state_of(manifest: Manifest) -> list[int]:
+    """Return what changes whenever rows are added to a table or removed, and not when its files are merged."""
+    return [manifest.batch, sum(part.rows for part in manifest.parts)]
 
 
 def _next_plan(run: Run, manifest: Manifest, after: Sequence[TableSpec]) -> dict[str, Any] | None:
@@ -151,7 +166,11 @@ def _advanced(manifest: Manifest, checkpoint: str, batch: int, plan: dict[str, A
     done = covered(manifest) if DONE in manifest.notes else {}
     for gateway, told in plan["todo"].items():
         done[gateway] = spans.union(done.get(gateway, []), told)
-    return Manifest(checkpoint, batch, manifest.parts, {DONE: done})
+    return Manifest(checkpoint, batch, manifest.parts, manifest.notes | {DONE: done})
+
+
+def _size(manifest: Manifest) -> int:
+    return sum(last - first + 1 for told in manifest.notes.get(DONE, {}).values() for first, last in told)
 
 
 def _seq_range(plan: dict[str, Any]) -> tuple[int, int]:
@@ -161,7 +180,3 @@ def _seq_range(plan: dict[str, Any]) -> tuple[int, int]:
 
 def _record_count(plan: dict[str, Any]) -> int:
     return sum(last - first + 1 for told in plan["todo"].values() for first, last in told)
-
-
-def _state(manifest: Manifest) -> list[int]:
-    return [manifest.batch, sum(part.rows for part in manifest.parts)]

@@ -32,6 +32,11 @@ class Run:
     options: Options
     say: Callable[[str], None] = field(default=to_terminal)
 
+    def say_once(self, text: str) -> None:
+        """Say *text* unless the job goes on until it is stopped, and would say it again and again."""
+        if not self.options.follow:
+            self.say(text)
+
     def table(self, spec: TableSpec, job: str = "") -> Table:
         """Return the table *spec* of the warehouse; *job* names the job that writes it."""
         return Table(self.options.warehouse, spec, job)

@@ -69,7 +69,7 @@ MESSAGES: Final = _table(
 REJECTS: Final = _table("bronze/rejects", "file line", file=_TEXT, line=_LONG, reason=_TEXT, raw=_TEXT)
 STREAMR: Final = _table(
     "silver/streamr",
-    "stream partition publisher chain ts seq log_seq",
+    "stream partition publisher chain ts seq",
     gateway_id=_TEXT,
     log_seq=_LONG,
     stream=_TEXT,

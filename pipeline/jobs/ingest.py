@@ -48,6 +48,8 @@ def run(run: Run) -> int:
             counts = _ingest_batch(run, messages, manifest, plan)
             run.say(str(counts))
             plan, done = None, done + 1
+    if not done:
+        run.say_once(f"{JOB}: nothing to do, there are no new records")
     return done
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from pipeline import codecs
 from pipeline.checkpoint import Checkpoint
-from pipeline.derive import update
+from pipeline.derive import state_of, update
 from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, INTEGRITY, MESSAGES
 from pipeline.sinks.parquet import Manifest, part_of
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 JOB = "integrity"
 RECORD = ("gateway_id", "log_seq")
+AUTHORS = "verified with the authors in"  # the note of the table: the state of `silver/arbor_nodes`
 
 
 def run(run: Run) -> int:
     """Verify every decoded record that has not been verified yet; return the number of batches."""
     done = update(run, JOB, {INTEGRITY: _verdicts}, after=[ARBOR_NODES])
-    if done:
-        _verify_late_authors(run)
+    _verify_late_authors(run)
     return done
 
 
@@ -38,21 +38,25 @@ def _verdicts(run: Run, rows: DataFrame) -> DataFrame:
 def _verify_late_authors(run: Run) -> None:
     """Verify the nodes whose author's identity was logged after them."""
     with Checkpoint(run.options.warehouse, JOB):
-        table = run.table(INTEGRITY, JOB)
+        table, nodes = run.table(INTEGRITY, JOB), run.table(ARBOR_NODES)
+        manifest, state = table.manifest(), state_of(nodes.manifest())
+        if not manifest.parts or manifest.notes.get(AUTHORS) == state:
+            return
+        manifest.notes[AUTHORS] = state
         verdicts = table.frame(run.spark)
         waiting = verdicts.where((F.col("check") == "openpgp") & (F.col("reason") == codecs.NO_AUTHOR)).select(*RECORD)
         held = _identities(run).select(F.col("node_id").alias("author"))
-        nodes = run.table(ARBOR_NODES).frame(run.spark).join(held, "author", "left_semi")
-        again = waiting.join(nodes.select(*RECORD), list(RECORD), "left_semi").withColumn("check", F.lit("openpgp"))
+        known = nodes.frame(run.spark).join(held, "author", "left_semi")
+        again = waiting.join(known.select(*RECORD), list(RECORD), "left_semi").withColumn("check", F.lit("openpgp"))
         count = again.count()
         if not count:
+            table.publish(manifest)
             return
         logged = run.table(MESSAGES).frame(run.spark).withColumn("log_seq", F.col("seq"))
         rows = logged.join(F.broadcast(again), list(RECORD), "left_semi").drop("log_seq")
         new = integrity.arbor(rows, _identities(run), _now()).where(F.col("check") == "openpgp")
         old = verdicts.join(F.broadcast(again), [*RECORD, "check"], "left_anti")
         staged = table.stage(old.unionByName(new))
-        manifest = table.manifest()
         part = part_of(f"{manifest.batch:012d}+{time.time_ns()}", staged)
         table.replace({part.name: staged}, Manifest(manifest.checkpoint, manifest.batch, [part], manifest.notes))
         run.say(f"{JOB}: {count:,} signatures could be checked now that their authors are known")

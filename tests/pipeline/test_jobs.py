@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +137,26 @@ def test_retention_takes_old_messages_and_leaves_facts(make_run: MakeRun, log: P
     assert ingest.run(run) == 0, "what was let go is not taken in again"
 
 
-def test_what_could_not_be_verified_is_verified_when_its_author_comes_late(make_run: MakeRun, log: Path) -> None:
+def _killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_could_not_be_verified_is_verified_when_its_author_comes_late(
+    make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = lines(mixed(60))
     late = next(n for n, line in enumerate(told) if b'"kind":"entity"' in line)  # an identity
     write(log, told[:late], each=late)
     write(log, told[late + 1 :], each=60, first=late + 2)
     run = make_run()
     verdicts: list[dict[tuple[int, str], str]] = []
-    for _ in range(2):
-        for job in (ingest, decode, integrity):
-            job.run(run)
+    for n in range(2):
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            if n:  # killed after the new records were verified and before the older ones
+                patch.setattr(integrity, "_verify_late_authors", _killed)
+            for job in (ingest, decode, integrity):
+                job.run(run)
+        integrity.run(run)
         table = run.table(INTEGRITY).frame(run.spark)
         verdicts.append({(row.log_seq, row.check): row.verdict for row in table.collect()})
         assert len(verdicts[-1]) == table.count()
@@ -155,6 +166,28 @@ def test_what_could_not_be_verified_is_verified_when_its_author_comes_late(make_
     assert {(check, verdicts[1][seq, check]) for seq, check in changed} == {("openpgp", "ok")}
     assert set(changed.values()) == {"unverifiable"}
     assert [job.run(run) for job in (ingest, decode, integrity)] == [0, 0, 0]
+
+
+def test_nothing_is_verified_twice_and_a_run_that_has_nothing_to_do_says_so(make_run: MakeRun, log: Path) -> None:
+    write(log, lines(mixed(40)))
+    said: list[str] = []
+    run = replace(make_run(), say=said.append)
+    for job in (ingest, decode, integrity):
+        job.run(run)
+    checked = sorted(run.table(INTEGRITY).frame(run.spark).collect())
+    for gone in (False, True):  # the table itself says what is verified
+        if gone:
+            shutil.rmtree(run.options.warehouse / ".checkpoints" / "integrity")
+        said.clear()
+        assert integrity.run(run) == 0
+        assert said == ["integrity: nothing to do, 40 records were processed before"]
+        assert sorted(run.table(INTEGRITY).frame(run.spark).collect()) == checked
+    write(log, lines(mixed(44))[40:], first=41)
+    for job in (ingest, decode, integrity):
+        assert job.run(run) == 1
+    both = sorted(run.table(INTEGRITY).frame(run.spark).collect())
+    assert [row for row in both if row.log_seq <= 40] == checked
+    assert len(both) > len(checked)
 
 
 def test_derived_tables_without_their_checkpoint_are_refused(make_run: MakeRun, log: Path) -> None:

@@ -1,0 +1,103 @@
+"""One row for each message and node, however often and in whatever spelling the log has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coincurve import PrivateKey
+from pyspark.sql import Row
+
+from adapters.streamr.crypto.signing import address_of, sign_message
+from adapters.streamr.wire.message import MessageID, StreamMessage, parse_message
+from gateway.storage.record import Entry, Fact
+from pipeline.copies import ONCE
+from pipeline.jobs import decode, ingest
+from pipeline.run import Run
+from pipeline.schemas import ARBOR_NODES, STREAMR
+from pipeline.sinks.parquet import Manifest, part_of
+from tests.pipeline.generate import START, VECTORS, lines, message, start, write
+
+MakeRun = Callable[..., Run]
+KEY = PrivateKey(bytes(31) + b"\7")
+ADDRESS = address_of(KEY.public_key)
+
+
+def spellings(n: int) -> list[bytes]:
+    """One message as several publishers and brokers write it, and another one of the same time in another chain."""
+    id = MessageID("s", 0, START + n, 0, ADDRESS, "c")
+    said = sign_message(StreamMessage(id, json.dumps({"n": n})), KEY)
+    letters = replace(said, id=id._replace(publisher_id="0x" + ADDRESS[2:].upper()))
+    other = sign_message(StreamMessage(id._replace(msg_chain_id="d"), said.content), KEY)
+    return [said.encode(32), said.encode(31), letters.encode(32), other.encode(32), b'[32,["s",0],null]']
+
+
+def streams(seq: int, picked: list[bytes]) -> list[Entry]:
+    return [message(seq + n, START, protocol="streamr", wire=wire) for n, wire in enumerate(picked)]
+
+
+def nodes(seq: int, count: int) -> list[Entry]:
+    told = [
+        one["node"] for one in json.loads((VECTORS / "sprout/valid.json").read_text()) if one["well_formed_and_signed"]
+    ]
+    more = ({"protocol": "sprout", "native": {"sprout": node["id"]}, "wire": node["raw_b64u"]} for node in told)
+    return [Fact("entity", fields, seq + n, START) for n, fields in enumerate([*more][:count])]
+
+
+def oracle(entries: list[Entry]) -> set[tuple[Any, ...]]:
+    """The key of each message and the record that has it first; a message that nobody can read has its record only."""
+    found: dict[tuple[Any, ...], int] = {}
+    for entry in entries:
+        if isinstance(entry, Fact) or entry.wire is None:
+            continue
+        try:
+            id = parse_message(entry.wire.decode()).id
+            key = (id.stream_id, id.msg_chain_id, id.timestamp, id.publisher_id.lower())
+        except Exception:
+            key = ("fault", entry.seq)
+        found.setdefault(key, entry.seq)
+    return {(seq, key[0] != "fault") for key, seq in found.items()}
+
+
+def rows(run: Run) -> list[Row]:
+    found = run.table(STREAMR).frame(run.spark).collect()
+    keys = [tuple(row[name] for name in STREAMR.key) for row in found if row.fault is None]
+    assert len(keys) == len(set(keys))
+    return found
+
+
+def test_a_message_has_one_row_however_often_it_was_logged(make_run: MakeRun, log: Path) -> None:
+    first, second = spellings(1), spellings(2)
+    told: list[Entry] = [start(), *streams(2, [*first, *first]), *nodes(12, 4), *nodes(16, 3)]
+    later: list[Entry] = [*streams(19, [*first, *second, second[1]]), *nodes(30, 6)]
+    run = make_run()
+    write(log, lines(told))
+    for job in (ingest, decode):
+        job.run(run)
+    assert {(row.log_seq, row.fault is None) for row in rows(run)} == oracle(told)
+    write(log, lines(later), first=len(told) + 1)
+    for job in (ingest, decode):
+        job.run(run)
+    assert {(row.log_seq, row.fault is None) for row in rows(run)} == oracle([*told, *later])
+    held = [row.node_id for row in run.table(ARBOR_NODES).frame(run.spark).collect()]
+    assert (len(held), len(set(held))) == (6, 6)
+
+
+def test_a_table_that_an_older_version_filled_loses_its_copies(make_run: MakeRun, log: Path) -> None:
+    told = [start(), *streams(2, spellings(1))]
+    write(log, lines(told))
+    run = make_run()
+    ingest.run(run)
+    decode.run(run)
+    table = run.table(STREAMR)
+    manifest = table.manifest()
+    old = table.stage(table.frame(run.spark).unionByName(table.frame(run.spark)))
+    part = part_of("000000000001", old)
+    notes = {name: note for name, note in manifest.notes.items() if name != ONCE}
+    table.replace({part.name: old}, Manifest(manifest.checkpoint, manifest.batch, [part], notes))
+    assert decode.run(run) == 0
+    assert {(row.log_seq, row.fault is None) for row in rows(run) if row.fault is None} == {(2, True), (5, True)}
+    assert table.manifest().notes[ONCE] is True
