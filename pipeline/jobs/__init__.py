@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pipeline.run import Run
+if TYPE_CHECKING:
+    from pipeline.run import Run  # which imports Spark; the names of the jobs are needed without it
 
 # In the order of `all`: each job reads what the jobs before it have written.
 ORDER: Final = ("ingest", "decode", "integrity", "gaps", "forest", "stats", "compact", "report")
 ALL: Final = "all"
 IMPORT: Final = "import"  # not part of `all`
+NAMES: Final = (*ORDER, IMPORT, ALL)
 
 
 def job(name: str) -> Callable[[Run], int]:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
+from pipeline.config import bearer
 from pipeline.errors import PipelineError
 
 CHANNEL: Final = "gateway/stats"
@@ -42,9 +43,8 @@ def messages(minutes: Iterable[Any], latencies: Iterable[Any]) -> Iterator[tuple
 
 def publish(url: str, key: str | None, told: Iterable[Message]) -> int:
     """Publish each of *told* once on the gateway at *url*; return how many there were."""
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     count = 0
-    with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS) as client:
+    with httpx.Client(base_url=url, headers=bearer(key), timeout=TIMEOUT_SECONDS) as client:
         for name, content in told:
             try:
                 answer = client.post(_PATH, json=content, headers={"Idempotency-Key": name})

@@ -15,7 +15,7 @@ from gateway.core.message import Message
 from gateway.storage.record import BadRecord, decode
 from gateway.storage.segments import verify_line
 from pipeline import spans
-from pipeline.config import HttpSource
+from pipeline.config import HttpSource, bearer
 from pipeline.errors import PipelineError
 from pipeline.schemas import MESSAGES, REJECTS
 
@@ -70,7 +70,7 @@ class LogReader(DataSourceReader):
     def _lines(self, piece: SequenceRange) -> Iterator[tuple[int, bytes]]:
         address = f"{self._url}/v1/log"
         asked = {"after": piece.after, "limit": piece.until - piece.after}
-        with httpx.stream("GET", address, params=asked, headers=headers(self._key), timeout=TIMEOUT_SECONDS) as answer:
+        with httpx.stream("GET", address, params=asked, headers=bearer(self._key), timeout=TIMEOUT_SECONDS) as answer:
             _check(answer, address)
             number, rest = piece.after, b""
             for data in answer.iter_bytes():
@@ -108,7 +108,7 @@ def _with_reason(records: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
 def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str, Any] | None:
     """Plan the next records to read from the gateway at *source*, except those in *covered*; None if none are left."""
     try:
-        with httpx.Client(base_url=source.url, headers=headers(source.key), timeout=TIMEOUT_SECONDS) as client:
+        with httpx.Client(base_url=source.url, headers=bearer(source.key), timeout=TIMEOUT_SECONDS) as client:
             gateway, last = _gateway(client), _last(client)
     except httpx.TransportError as error:
         raise PipelineError(f"{source.url} cannot be reached: {error}") from None
@@ -132,11 +132,6 @@ def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataF
 def rejects(rows: DataFrame) -> list[Row]:
     """Collect the rows of `bronze/rejects` in *rows*."""
     return [tuple(row) for row in rows.where("reason is not null").select("reason.*").collect()]
-
-
-def headers(key: str | None) -> dict[str, str]:
-    """Return the request headers that carry the API key *key*."""
-    return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
 def _gateway(client: httpx.Client) -> str | None:

@@ -13,8 +13,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from gateway.access.auth import KeyFile
+from gateway.cli import app
 from gateway.clients import Client, RelayClient, SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.storage.importing import import_log
@@ -107,6 +109,11 @@ def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_p
         for wrong in (None, "trellis_wrong"):
             with pytest.raises(PipelineError, match=r"answers 40[13]"):
                 ingest.run(make_run(source=HttpSource(url, wrong)))
+            for job, option in (("ingest", "--source"), ("stats", "--publish"))[: 2 if wrong else 1]:
+                given = [option, url, "--key", wrong or "", "--warehouse", str(tmp_path / "warehouse")]
+                done = CliRunner().invoke(app, ["pipeline", job, *given])
+                assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+                assert f"{option}: {url} refuses" in done.stderr
         run = make_run(source=HttpSource(url, key))
         assert ingest.run(run) >= 1
         plans = (run.options.warehouse / ".checkpoints").rglob("*.json")

@@ -98,6 +98,7 @@ def test_bronze_is_the_log_record_for_record_whoever_was_killed(spark: Any, tmp_
     dice = random.Random(int(os.environ.get("TRELLIS_SEED", "1")))
     data, warehouse = tmp_path / "data", tmp_path / "warehouse"
     table, traffic = warehouse / MESSAGES.name, Traffic(ArborAuthor("a talker"))
+    data.mkdir()  # the pipeline starts first
     for _ in range(ROUNDS):
         pipeline = all_jobs(data, warehouse)
         before = len(seen(table))

@@ -19,8 +19,7 @@ from gateway.cli import app
 from pipeline import jvm, spans
 from pipeline.config import BadOption, HttpSource, LogSource, source, warehouse
 from pipeline.errors import NoJava
-from pipeline.jobs import job
-from pipeline.main import NAMES
+from pipeline.jobs import NAMES, job
 from pipeline.schemas import TABLES
 from pipeline.sinks.parquet import escape_glob, exchange
 
@@ -173,10 +172,8 @@ def test_paths_are_taken_literally() -> None:
 
 WRONG = (
     ("nonsense",),
-    ("ingest",),
-    ("ingest", "--source", "x"),
-    ("gaps", "--warehouse", "s3a://x"),
     ("gaps", "--once", "--follow"),
+    ("gaps", "--heap", "few"),
 )
 
 
@@ -184,12 +181,6 @@ WRONG = (
 def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, ["pipeline", *arguments])
     assert (done.exit_code, "Usage" in done.stderr) == (2, True)
-
-
-def test_without_spark_people_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pipeline.main", None)
-    done = CliRunner().invoke(app, ["pipeline", "gaps"])
-    assert "pip install 'trellis-gateway[pipeline]'" in str(done.exception)
 
 
 def test_every_job_can_be_run() -> None:

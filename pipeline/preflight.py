@@ -1,0 +1,104 @@
+"""Checks what a job was given before Spark starts, which takes seconds: each fault is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from .config import FORMAT, FORMAT_FILE, BadOption, DumpSource, GroveSource, HttpSource, LogSource, Options, bearer
+from .jobs import ALL, IMPORT
+
+TIMEOUT_SECONDS: Final = 5.0  # for a gateway's answer
+MASTER: Final = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|(spark|k8s)://.+")
+
+# The kinds of source that a job reads, and what they are called; other jobs read only tables.
+LOGS: Final = (LogSource, HttpSource), "log:DIR or http:URL"
+READS: Final = {
+    "ingest": LOGS,
+    ALL: LOGS,
+    IMPORT: ((GroveSource, DumpSource, LogSource), "grove:DIR, streamr:PATH or log:PATH"),
+}
+# What the pipeline requests of the gateway it reads, and the right that each needs.
+REQUESTS: Final = {"/v1/log": "admin:*", "/v1/stats": "history:*"}
+
+
+def check(job: str, options: Options) -> None:
+    """Raise `BadOption` if *job* cannot work with *options*."""
+    if not MASTER.fullmatch(options.master):
+        raise BadOption(f"--master {options.master!r} is none of local[N], spark://HOST:PORT, k8s://URL and yarn")
+    if options.key is not None and not (options.key.isascii() and options.key.isprintable()):
+        raise BadOption("the key in TRELLIS_KEY or --key has characters that no key has")
+    if job in READS:
+        _check_source(job, options)
+    _check_warehouse(options.warehouse)
+    _check_output(job, options.output)
+    if options.publish is not None:
+        _request(options.publish, "/v1/protocols", options.key, "--publish")
+
+
+def _check_source(job: str, options: Options) -> None:
+    source, (kinds, named) = options.source, READS[job]
+    if not isinstance(source, kinds):
+        raise BadOption(f"{job} needs a source: --source {named}")
+    match source:
+        case HttpSource(url, key):
+            for path, right in REQUESTS.items():
+                _request(url, path, key, "--source", right)
+        case LogSource(path) | GroveSource(path) | DumpSource(path):
+            if not os.path.exists(path):
+                raise BadOption(f"--source: there is no {path}")
+            if not path.is_dir() and not (job == IMPORT and isinstance(source, LogSource | DumpSource)):
+                raise BadOption(f"--source: {path} is no directory")
+
+
+def _request(url: str, path: str, key: str | None, option: str, right: str = "") -> None:
+    """Raise `BadOption` unless the gateway at *url* answers the request of *path* with *key*."""
+    try:
+        with httpx.stream(
+            "GET", f"{url}{path}", params={"limit": 1}, headers=bearer(key), timeout=TIMEOUT_SECONDS
+        ) as answer:
+            status = answer.status_code
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise BadOption(f"{option}: {url} cannot be reached: {error}") from None
+    if status in (401, 403):
+        needs = f"; it needs the right {right}" if right else ""
+        what = "a request without a key: pass one in TRELLIS_KEY" if key is None else "the key in TRELLIS_KEY or --key"
+        raise BadOption(f"{option}: {url} refuses {what}{needs} (trellis key add)")
+    if status != 200:
+        raise BadOption(f"{option}: {url}{path} answers {status}; is this a gateway?")
+
+
+def _check_warehouse(path: Path) -> None:
+    """Raise `BadOption` unless *path* is a warehouse, or can become one."""
+    there = next(each for each in (path, *path.parents) if os.path.exists(each))
+    if not there.is_dir():
+        raise BadOption(f"--warehouse: {there} is a file; name a directory")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadOption(f"--warehouse: {there} cannot be written")
+    try:
+        told: Any = json.loads((path / FORMAT_FILE).read_text())
+        found = told["format"]
+    except (FileNotFoundError, NotADirectoryError):
+        return  # new, or older than the file
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadOption(f"--warehouse: {path / FORMAT_FILE} cannot be read: {error}") from None
+    if found != FORMAT:
+        raise BadOption(
+            f"--warehouse: {path} has format {found}, and this version of Trellis has format {FORMAT};"
+            " use the version that wrote it, or name another directory"
+        )
+
+
+def _check_output(job: str, output: Path | None) -> None:
+    if job == IMPORT:
+        if output is None:
+            raise BadOption("import needs a folder for its segments: --output FOLDER")
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise BadOption(f"--output: {output} is not empty; choose another folder")
+    elif output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        raise BadOption(f"--output: {output} is a directory, or in none; name a file")

@@ -1,0 +1,100 @@
+"""Faults in what a job is given: one line each, with exit code 2, before Spark starts."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.commands import pipeline as command
+from gateway.commands.common import CommandError
+from pipeline.config import FORMAT, FORMAT_FILE
+from pipeline.preflight import MASTER
+
+ROOT = Path(__file__).parents[2]
+HERE = "{here}"  # the test's folder, which has a file called `file`
+
+# fmt: off
+FAULTS = {
+    "no source":           (["ingest"], "ingest needs a source"),
+    "no such kind":        (["ingest", "--source", "x"], "neither log:DIR nor http:URL"),
+    "another job's kind":  (["all", "--source", f"grove:{HERE}"], "all needs a source"),
+    "no log":              (["all", "--source", f"log:{HERE}/none"], "--source: there is no"),
+    "a file for a log":    (["ingest", "--source", f"log:{HERE}/file"], "is no directory"),
+    "no dump":             (["import", "--source", f"streamr:{HERE}/none", "-o", f"{HERE}/new"], "there is no"),
+    "a file for a grove":  (["import", "--source", f"grove:{HERE}/file", "-o", f"{HERE}/new"], "is no directory"),
+    "no gateway":          (["ingest", "--source", "http://127.0.0.1:1"], "cannot be reached"),
+    "half an address":     (["ingest", "--source", "http://[::1"], "neither log:DIR nor http:URL"),
+    "nowhere to publish":  (["stats", "--publish", "here"], "--publish 'here' is no URL"),
+    "nobody to publish":   (["stats", "--publish", "http://127.0.0.1:1"], "--publish: http://127.0.0.1:1 cannot be"),
+    "an object store":     (["gaps", "--warehouse", "s3a://bucket/x"], "no object stores"),
+    "a file for tables":   (["gaps", "--warehouse", f"{HERE}/file"], "file is a file"),
+    "below a file":        (["gaps", "--warehouse", f"{HERE}/file/tables"], "file is a file"),
+    "another version":     (["gaps", "--warehouse", f"{HERE}/newer"], f"has format {FORMAT + 1}"),
+    "a damaged warehouse": (["gaps", "--warehouse", f"{HERE}/damaged"], "cannot be read"),
+    "no key":              (["ingest", "--source", "http://127.0.0.1:1", "--key", "tr\u00fc"], "that no key has"),
+    "no output":           (["import", "--source", f"log:{HERE}"], "--output FOLDER"),
+    "a full output":       (["import", "--source", f"log:{HERE}", "-o", HERE], "is not empty"),
+    "a page in no folder": (["report", "-o", f"{HERE}/none/page.html"], "name a file"),
+    "no such master":      (["gaps", "--master", "locl[2]"], "--master 'locl[2]' is none of"),
+}
+# fmt: on
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "file").touch()
+    for name, text in (("newer", json.dumps({"format": FORMAT + 1})), ("damaged", "{")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / FORMAT_FILE).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_line(here: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pipeline.main", None)  # nothing may start
+    arguments, words = FAULTS[name]
+    given = ["--warehouse", str(here / "warehouse"), *(text.replace(HERE, str(here)) for text in arguments[1:])]
+    done = CliRunner().invoke(app, ["pipeline", arguments[0], *given])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert done.stderr.startswith("trellis: ")
+    assert words in done.stderr
+    assert not (here / "warehouse").exists()
+
+
+def test_a_fault_is_found_before_spark_is_even_imported(here: Path) -> None:
+    """Imports would take as long as everything else."""
+    code = "import sys\nfrom gateway.cli import main\ntry: main()\nfinally: print('pyspark' in sys.modules)"
+    command = [sys.executable, "-c", code, "pipeline", "all", "--source", f"log:{here}/none"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=here, check=False)
+    assert (done.returncode, done.stdout) == (2, "False\n"), done.stderr
+
+
+def test_known_masters() -> None:
+    known = (
+        "local",
+        "local[4]",
+        "local[*]",
+        "local[2,3]",
+        "spark://h:7077",
+        "spark://a:1,b:2",
+        "k8s://https://h",
+        "yarn",
+    )
+    assert all(map(MASTER.fullmatch, known))
+
+
+def test_without_spark_people_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda _name: None)
+    done = CliRunner().invoke(app, ["pipeline", "gaps"])
+    assert isinstance(done.exception, CommandError)
+    told = shlex.split(str(done.exception).partition(", or ")[2])
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["pipeline"]
+    assert told == [sys.executable, "-m", "pip", "install", *extra]
