@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.access.auth import Access
     from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.core.bus import Bus
+    from gateway.core.histogram import Histogram
     from gateway.storage.facts import Lifetime
     from gateway.storage.index import Index
     from gateway.storage.log import Log
@@ -285,6 +286,10 @@ class Adapter(ABC):
     def report(self) -> Mapping[str, Any]:
         """Its statistics for operators, for `GET /v1/stats`."""
         return {}
+
+    def signature_checks(self) -> Histogram | None:
+        """How long its checks of signatures took, in seconds; None if its protocol has no signatures."""
+        return None
 
     def routers(self) -> list[Any]:
         """FastAPI routers of its own."""

@@ -63,13 +63,13 @@ class Admission:
         """A session for a connection from *address*, or why not. Header names are in lower case."""
         query, headers = query or {}, headers or {}
         if (reason := self._access.origin_refusal(headers.get("origin"), headers.get("host"))) is not None:
-            return self._refuse(adapter, 403, reason)
+            return self._refuse(adapter, address, 403, reason)
         token = bearer_token(headers.get("authorization")) or query.get("key")
         principal = self._access.authenticate(adapter.name, token, address)
         if principal is None:
-            return self._refuse(adapter, 401, "no such key")
+            return self._refuse(adapter, address, 401, "no such key")
         if (reason := self.capacity_error(address)) is not None:
-            return self._refuse(adapter, 503, reason)
+            return self._refuse(adapter, address, 503, reason)
         session = adapter.accept(ConnectionRequest(principal, path, query, headers, secure))
         if isinstance(session, Session):
             self._metrics.count("connections", adapter.name)
@@ -77,6 +77,11 @@ class Admission:
                 name = principal.name.removeprefix(KEY_PREFIX)
                 self._bus.bind(session, self._bus.peers.identity(REST, key_identity(name), name))
         return session
+
+    @property
+    def http_count(self) -> int:
+        """The number of HTTP connections that are no session."""
+        return self._http_connections
 
     def enter(self, address: str) -> str | None:
         """Count an HTTP connection from *address* until `leave`, or return why it is refused."""
@@ -143,6 +148,6 @@ class Admission:
             return TOO_MANY_FROM_ADDRESS
         return None
 
-    def _refuse(self, adapter: Adapter, status: int, text: str) -> Refusal:
-        self._metrics.count("refused", adapter.name, str(status))
+    def _refuse(self, adapter: Adapter, address: str, status: int, text: str) -> Refusal:
+        self._metrics.refused(adapter.name, str(status), network=network(address), why=text)
         return Refusal(status, text)

@@ -19,7 +19,8 @@ from adapters import ADAPTERS
 from gateway.core.errors import RequestError
 from gateway.core.message import REST
 from gateway.core.session import Session
-from gateway.http import openapi, reference_pages, rest
+from gateway.http import metrics_port, openapi, reference_pages, rest
+from gateway.http.bodies import network_of
 from gateway.http.callers import admit_request
 from gateway.http.persistent import PersistentConnections
 from gateway.http.problems import problem_of, problem_of_status, problem_response
@@ -30,7 +31,9 @@ from gateway.shells.turns import turns_of
 from gateway.webhooks import routes as webhook_routes
 from gateway.webhooks.courier import Courier
 
+from . import gauges
 from .adapter import Adapter, Listener, Refusal
+from .proxies import ForwardedHeaders
 from .runtime import Gateway
 from .settings import Settings
 from .worker import Post
@@ -54,6 +57,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(_tick, gateway)
+            gauges.install(gateway)
             gateway.metrics.gauges["tasks"] = _task_counter()
             if sniffio.current_async_library() == "asyncio":
                 _watch_loop(gateway)
@@ -84,6 +88,10 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     app.add_middleware(Guard, gateway=gateway)
     app.add_middleware(RawPaths)
     app.add_middleware(PersistentConnections, seconds=settings.limits.keep_alive_seconds)
+    if gateway.tracing is not None:
+        app.add_middleware(gateway.tracing.middleware)
+    if gateway.proxies:
+        app.add_middleware(ForwardedHeaders, proxies=gateway.proxies)
     return app
 
 
@@ -111,8 +119,10 @@ class Guard:
             try:
                 admit_request(self._gateway, Request(scope))
             except RequestError as error:
-                self._gateway.metrics.count("refused", REST, str(problem_of(error).status))
-                app = problem_response(problem_of(error))
+                problem = problem_of(error)
+                details = {"path": scope["path"], "network": network_of(Request(scope)), "why": problem.detail}
+                self._gateway.metrics.refused(REST, str(problem.status), **details)
+                app = problem_response(problem)
         await app(scope, receive, send)
 
 
@@ -157,6 +167,9 @@ async def _listen(gateway: Gateway, tasks: TaskGroup, stack: AsyncExitStack) -> 
     for adapter in gateway.adapters:
         for listener in adapter.listeners():
             listening[listener.name] = await _open(gateway, adapter, listener, tasks, stack)
+    own = gateway.settings.metrics
+    if own.port is not None:
+        listening["metrics"] = await metrics_port.listen(gateway, own.host, own.port, tasks)
     return listening
 
 

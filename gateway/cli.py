@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from adapters import ADAPTERS
-from gateway.commands import backup, explain, keys, messaging, operate, tail
+from gateway.commands import backup, explain, health, keys, messaging, operate, tail
 from gateway.commands.bench import bench
 from gateway.commands.certificates import dev_cert
 from gateway.commands.common import CommandError, ConfigFile, Data, load_settings, paint, registry, say
@@ -119,6 +119,7 @@ app.command()(operate.export)
 app.command("import")(operate.import_)
 app.command()(backup.backup)
 app.command()(backup.restore)
+app.command()(health.healthcheck)
 app.command()(pipeline)
 app.command("dev-cert")(dev_cert)
 app.add_typer(keys.app, name="key")

@@ -1,50 +1,126 @@
-"""The gateway's metrics: plain integers on the hot path, and gauges that are read when Prometheus asks.
+"""The gateway's metrics: plain integers on the hot path; everything else is read when Prometheus asks.
 
-Label values are protocols, verbs and reasons, never names of peers or channels: their number is bounded.
+Their names are a contract: dashboards and alerts are made of them. A test compares them with a list, and
+docs/reference/metrics.md is made from the tables here. Label values are protocols, verbs and reasons, never names of
+peers or channels: their number is bounded. Every counter is there from the start, at 0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
 
-from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import generate_latest
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from gateway.core.bounded import BoundedMap
-from gateway.core.message import Message
+from gateway.core.histogram import Histogram
+from gateway.core.message import REST, Message
 
-# name: (help, labels)
+
+class Family(NamedTuple):
+    """What a metric says, its labels, and when an operator should look at it."""
+
+    help: str
+    labels: tuple[str, ...] = ()
+    watch: str = ""
+
+
+# fmt: off
 COUNTERS = {
-    "messages": ("Messages accepted onto the bus", ("protocol",)),
-    "deliveries": ("Messages handed to a connection", ("protocol",)),
-    "direct_messages": ("Direct messages handed over", ("protocol",)),
-    "undeliverable": ("Messages that did not fit a protocol", ("protocol",)),
-    "undecrypted": ("Encrypted messages whose key did not come: others got them as they are", ("protocol",)),
-    "overflows": ("Connections closed because they read too slowly", ("protocol",)),
-    "given_up": ("Connections closed because too much memory was held for all of them", ()),
-    "refused": ("Requests, nodes or messages refused", ("protocol", "reason")),
-    "connections": ("Connections accepted", ("protocol",)),
-    "webhook_attempts": ("Attempts to deliver a message to a webhook", ("outcome",)),
-    "faults": ("Things that should not happen: failed writes, damaged records, bugs", ("kind",)),
+    "messages": Family("Messages accepted onto the bus", ("protocol",), "it stops growing while peers talk"),
+    "deliveries": Family("Messages handed to a connection, by the protocol that they came from", ("protocol",),
+                         "it stops growing while peers talk"),
+    "direct_messages": Family("Direct messages handed over", ("protocol",)),
+    "undeliverable": Family("Messages that did not fit a protocol", ("protocol",),
+                            "it grows: somebody sends what others cannot be shown"),
+    "undecrypted": Family("Encrypted messages whose key did not come: others got them as they are", ("protocol",),
+                          "it grows: publishers refuse their keys"),
+    "overflows": Family("Connections closed because they read too slowly", ("protocol",),
+                        "it grows: a slow network, or a peer that does not read"),
+    "given_up": Family("Connections closed because too much memory was held for all of them", (), "it grows at all"),
+    "refused": Family("Requests, nodes or messages refused", ("protocol", "reason"),
+                      "it grows: a client is wrong, or somebody tries"),
+    "connections": Family("Connections accepted", ("protocol",), "it grows much faster than usual"),
+    "webhook_attempts": Family("Attempts to deliver a message to a webhook", ("outcome",),
+                               "others than `delivered` grow: a receiver is down or wrong"),
+    "faults": Family("Things that should not happen: failed writes, damaged records, bugs", ("kind",),
+                     "it grows at all; the log has a line for each"),
+    "log_lines_left_out": Family("Lines of the program's own log that were left out, because there were too many",
+                                 (), "it grows: something fails again and again"),
 }
 
 GAUGES = {
-    "tasks": "Tasks of the event loop",
-    "webhook_dead_letters": "Messages that receivers of webhooks refused, until somebody deletes or retries them",
-    "webhooks_disabled": "Webhooks that are disabled",
+    "tasks": Family("Tasks of the event loop", (), "it grows while the number of connections does not"),
+    "ready": Family("1 if the gateway is ready, as `GET /readyz` says, else 0", (), "it is 0"),
+    "open_connections": Family("Connections that are open now: WebSockets, TCP, event streams, links", ("protocol",)),
+    "http_connections": Family("HTTP connections that are open now and are none of `trellis_open_connections`"),
+    "channels": Family("Channels that exist or are listened to", (), "it comes near `channels.limit`"),
+    "subscriptions": Family("Channels that connections listen to, counted for each connection", ("protocol",)),
+    "outbox_bytes": Family("Bytes that wait for peers to read them", ("protocol",), "it grows and does not fall"),
+    "links": Family("Links to other relays that are configured", ("protocol",)),
+    "links_up": Family("Links to other relays that are connected", ("protocol",), "it is less than `trellis_links`"),
+    "unsynced_bytes": Family("Bytes of the log that wait for the disk", (), "it stays beyond a few MB: a slow disk"),
+    "index_lag_records": Family("Records that are on disk and not in the tables of the index yet", (),
+                                "it grows and does not fall"),
+    "log_bytes": Family("Bytes of the files of the log"),
+    "log_last_sequence": Family("The sequence of the last record that is on disk"),
+    "disk_free_bytes": Family("Bytes that are free on the disk of the data directory", (),
+                              "the log will need them soon"),
+    "webhook_dead_letters": Family("Messages that receivers refused, until somebody deletes or retries them",
+                                   (), "it grows: `GET /v1/webhooks` names the webhook and its last error"),
+    "webhooks_disabled": Family("Webhooks that are disabled", (), "it grows: mend the receiver, then enable it"),
+    "build_info": Family("1; the labels say which program runs", ("version", "python", "loop")),
 }
+
+HISTOGRAMS = {
+    "delivery_seconds": Family("From the moment a message is published until it is handed to a receiver's connection, "
+                               "sampled ten times a second for each pair of protocols", ("from", "to"),
+                               "the 99th percentile grows"),
+    "sync_seconds": Family("Calls of fdatasync for a batch of the log", (), "the 99th percentile grows: a slow disk"),
+    "batch_records": Family("Records in a batch of the log: in one write and one sync"),
+    "signature_check_seconds": Family("Checks of signatures, each of one signature or of one batch", ("protocol",)),
+}
+# fmt: on
+
+# Label values that are there from the start, at 0; protocols are added when they are known.
+FAULT_KINDS = (
+    *("disk", "record", "index", "retention", "worker", "form", "request", "pin", "channel", "node", "stalled"),
+    *("late", "tick", "webhook"),
+)
+OUTCOMES = ("delivered", "refused", "unreachable", "gone")  # of attempts to deliver to webhooks
+REFUSAL_REASONS = ("400", "401", "403", "404", "429", "503")
+
+# What is read when Prometheus asks: a number, or one for each combination of label values.
+Reading = float | Mapping[tuple[str, ...], float]
+Histograms = Mapping[tuple[str, ...], Histogram]
 
 MAX_CHANNELS = 10_000  # that are counted one by one; then the one that was heard of first is forgotten
 
 
 class Metrics:
-    """Counters by name and labels, and gauges that are asked for."""
+    """Counters by name and labels; gauges and histograms are asked for. *protocols* are those that it will count."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocols: Iterable[str] = ()) -> None:
         self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in COUNTERS}
-        self.gauges: dict[str, Callable[[], float]] = {}  # by the names of `GAUGES`
+        self.gauges: dict[str, Callable[[], Reading]] = {}  # by the names of `GAUGES`
+        self.histograms: dict[str, Callable[[], Histograms]] = {}  # by the names of `HISTOGRAMS`
+        self.refresh: Callable[[], None] = lambda: (
+            None
+        )  # reads what takes long; call it in a thread before `exposition`
+        self.protocols = tuple(dict.fromkeys((*protocols, REST)))
+        self.on_refused: Callable[[str, str, Mapping[str, object]], None] = lambda _protocol, _reason, _details: None
         self.channels = BoundedMap[str, list[int]](
             MAX_CHANNELS
         )  # messages and deliveries; never in what Prometheus gets
@@ -77,6 +153,11 @@ class Metrics:
         """Add to a counter of `COUNTERS`."""
         self.counts[name][labels] += by
 
+    def refused(self, protocol: str, reason: str, **details: object) -> None:
+        """Something was refused; *details* are for the log, and never secret."""
+        self.counts["refused"][protocol, reason] += 1
+        self.on_refused(protocol, reason, details)
+
     def _row(self, channel: str) -> list[int]:
         """A new row for *channel*."""
         row = self.channels[channel] = [0, 0]
@@ -94,10 +175,42 @@ class _Collector(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        for name, (text, labels) in COUNTERS.items():
-            counter = CounterMetricFamily(f"trellis_{name}", text, labels=labels)
-            for values, count in self._metrics.counts[name].items():
+        yield from self._counters()
+        yield from self._gauges()
+        yield from self._histograms()
+        yield from ProcessCollector(registry=None).collect()
+
+    def _counters(self) -> Iterator[Metric]:
+        for name, family in COUNTERS.items():
+            counter = CounterMetricFamily(f"trellis_{name}", family.help, labels=family.labels)
+            counts = dict.fromkeys(self._first(family.labels), 0) | self._metrics.counts[name]
+            for values, count in counts.items():
                 counter.add_metric(values, count)
             yield counter
+
+    def _first(self, labels: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """The label values that are there from the start."""
+        known = {
+            "protocol": self._metrics.protocols,
+            "kind": FAULT_KINDS,
+            "reason": REFUSAL_REASONS,
+            "outcome": OUTCOMES,
+        }
+        return product(*(known[label] for label in labels))
+
+    def _gauges(self) -> Iterator[Metric]:
         for name, read in self._metrics.gauges.items():
-            yield GaugeMetricFamily(f"trellis_{name}", GAUGES[name], read())
+            family, found = GAUGES[name], read()
+            gauge = GaugeMetricFamily(f"trellis_{name}", family.help, labels=family.labels)
+            for values, value in (found if isinstance(found, Mapping) else {(): found}).items():
+                gauge.add_metric(values, value)
+            yield gauge
+
+    def _histograms(self) -> Iterator[Metric]:
+        for name, read in self._metrics.histograms.items():
+            family = HISTOGRAMS[name]
+            shown = HistogramMetricFamily(f"trellis_{name}", family.help, labels=family.labels)
+            for values, histogram in read().items():
+                bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
+                shown.add_metric(values, list(zip(bounds, histogram.cumulative(), strict=True)), histogram.sum)
+            yield shown

@@ -22,7 +22,7 @@ from gateway.access.manager import difference, origins
 from gateway.access.origins import Origins
 from gateway.core.buckets import TokenBuckets
 
-from . import certificate
+from . import certificate, logs, systemd
 from .config import BadConfiguration
 from .dotted_values import dotted_values
 from .runtime import Gateway, peer_memory_bytes, retention_limits
@@ -31,7 +31,7 @@ from .settings import Settings
 # The settings that a running gateway can change; all others need a restart.
 LIVE = frozenset(
     {
-        *("auth.grants", "auth.origins", "tls_cert", "tls_key", "warehouse"),
+        *("auth.grants", "auth.origins", "tls_cert", "tls_key", "warehouse", "log_level", "access_log"),
         *(f"limits.{who}.{what}" for who in ("address", "peer", "channel") for what in ("rate", "burst")),
         *("limits.connections", "limits.connections_per_address", "limits.subscriptions"),
         *("limits.bytes.rate", "limits.bytes.burst", "limits.memory", "log.keep_days", "log.keep_bytes"),
@@ -58,7 +58,9 @@ async def on_hangup(gateway: Gateway, again: Callable[[], Settings]) -> None:
     """Reload at each SIGHUP; *again* reads the configuration as at the start."""
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
+            systemd.reloading()
             await reload(gateway, again)
+            systemd.notify(systemd.READY)
 
 
 async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
@@ -125,6 +127,8 @@ def _follow(gateway: Gateway, found: LoadedConfiguration) -> None:
         gateway.bus.read_pacer.set_rate(TokenBuckets(limits.bytes.rate, limits.bytes.burst, monotonic))
     gateway.budget.set_limit(found.memory)
     gateway.retention.limits = retention_limits(found.settings)
+    gateway.access_log.enabled = found.settings.access_log
+    logs.configure(found.settings.log_format, found.settings.log_level)
 
 
 def _refuse(reasons: list[str]) -> bool:

@@ -33,12 +33,14 @@ from gateway.storage.log import SealPolicy
 from gateway.storage.retention import Retention, RetentionLimits
 from gateway.storage.segments import Fault, Segments
 
-from . import identity, machine
+from . import identity, logs, machine, systemd, tracing
+from .access_log import AccessLog
 from .adapter import Adapter, Services
 from .admission import Admission
 from .certificate import Certificate
 from .fact_cache import GatewayFactCache
 from .metrics import Metrics
+from .proxies import TrustedProxies
 from .settings import Settings
 from .worker import Post, Timer, Worker
 
@@ -64,17 +66,21 @@ class Gateway:
     def __init__(self, settings: Settings, adapters: Iterable[type[Adapter]]) -> None:
         self.settings = settings
         self.version = version("trellis-gateway")
-        self.metrics = Metrics()
+        kinds = [row for row in adapters if settings.section(row).enabled]
+        self.metrics = Metrics(row.name for row in kinds)
         self.started = clock()
         permissions.make_directory(settings.data)
         for error in permissions.restrict(settings.data):
             logger.warning("other users may read the data", error=str(error), consequence="the permissions stay")
         self._lock = lock(settings.data)
         self.home = identity.load_or_create(settings.data / "keys", self.version)
+        self.proxies = TrustedProxies(settings.trusted_proxies)
         self.certificate = Certificate(settings)
         self.access_manager = AccessManager(settings, settings.data / "keys")
         self.access = self.access_manager.access
-        self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
+        self.adapters = [row(settings.section(row), self.home) for row in kinds]
+        self.access_log = AccessLog(settings.access_log)
+        self.tracing = tracing.of(settings, self.version, self.home.gateway_id)
         self.ready = False
         self.watchdog = Watchdog(self._stalled, self._late)
         self.links: list[Dialler] = []  # the application runs them on its loop
@@ -92,6 +98,7 @@ class Gateway:
         self.index.start()
         self.log.start()
         self.log.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
+        self.channels.on_created = self.access_log.channel_created
         self._configure_channels()
         self._worker = Worker(post, self._worker_fault)
         self._trimmer = machine.Trimmer(self._worker.submit)
@@ -165,6 +172,7 @@ class Gateway:
             append_marker=lambda: self.log.fact("counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}),
             compaction=compaction,
             on_fault=self._retention_fault,
+            on_retired=self._retired,
         )
 
     def _open_bus(self, ids: MessageIds) -> None:
@@ -195,6 +203,10 @@ class Gateway:
             subscriptions=limits.subscriptions,
         )
         self.log.on_resume = self.bus.resume_waiting
+        self.bus.on_join, self.bus.on_leave = self.access_log.opened, self.access_log.closed
+        self.metrics.on_refused = self.access_log.refused
+        if self.tracing is not None:
+            self.tracing.install(self.bus)
         self.admission = Admission(self.access, limits, self.bus, self.metrics)
 
     def _read_pacer(self) -> ReadPacer:
@@ -250,6 +262,8 @@ class Gateway:
     def tick(self) -> None:
         """Do what is due; called once a second."""
         self.watchdog.tick()
+        systemd.notify(systemd.ALIVE)
+        self.metrics.counts["log_lines_left_out"][()] = logs.flush()
         self.budget.audit()
         self.answer_scheduler.tick()
         self.bus.tick()
@@ -274,6 +288,7 @@ class Gateway:
     def goodbye(self) -> None:
         """Tell every peer, in its protocol, that the gateway stops."""
         self.ready = False
+        systemd.notify(systemd.STOPPING)
         for link in self.links:
             link.stop()
         for session in self.bus.sessions():
@@ -291,6 +306,8 @@ class Gateway:
         self._tell_flows(last=True)
         self.log.close()
         self.index.close()
+        if self.tracing is not None:
+            self.tracing.stop()
         os.close(self._lock)
         logger.info("stopped", last_seq=self.log.next_seq - 1)
 
@@ -322,6 +339,9 @@ class Gateway:
     def _retention_fault(self, error: Exception) -> None:
         self.metrics.count("faults", "retention")
         logger.error("old messages could not be retired", error=repr(error), consequence="it is retried")
+
+    def _retired(self, segments: int, first_kept: int) -> None:
+        logger.info("old messages were retired", segments=segments, first_kept=first_kept)
 
     def _disk_fault(self, error: OSError) -> None:
         self.metrics.count("faults", "disk")

@@ -16,7 +16,6 @@ from importlib.metadata import version
 from typing import Any
 
 import anyio
-import structlog
 import uvicorn
 from fastapi import FastAPI
 
@@ -26,11 +25,12 @@ from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
 
-from . import identity, machine
+from . import identity, logs, machine, systemd
 from .app import create_app
 from .reload import on_hangup
 from .runtime import Gateway
 from .settings import Settings
+from .tracing import TracingUnavailable
 from .welcome import welcome
 
 BACKLOG = 4096
@@ -55,7 +55,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adop
     a log that another gateway began is served as this gateway's own, from now on.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `on_hangup` handles it
-    configure_logging(settings.log_format)
+    logs.configure(settings.log_format, settings.log_level)
     machine.raise_descriptors()
     machine.limit_arenas()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -63,7 +63,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adop
         try:
             _check_origin(settings, adopt=adopt)
             app = create_app(settings)
-        except SecretFileError as error:
+        except (SecretFileError, TracingUnavailable) as error:
             raise CannotStart(str(error)) from None
         except (OSError, ValueError) as error:
             raise CannotStart(f"{settings.data} cannot be used: {error}; choose another with --data") from None
@@ -107,32 +107,6 @@ def _check_origin(settings: Settings, *, adopt: bool) -> None:
     identity.adopt(settings.data, origin, version("trellis-gateway"))
 
 
-def configure_logging(form: str) -> None:
-    """Log to standard error, in lines or as JSON (*form*); of the HTTP server's own messages, warnings and errors."""
-    renderer: Any = (
-        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # looked up for each message: it may be replaced
-    )
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s"
-    )
-    logging.getLogger("trio.serve_listeners").addFilter(_without_traceback)
-
-
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """Remove the traceback from *record*: running out of file descriptors is not a bug of the program."""
-    record.exc_info = None
-    return True
-
-
 def _bind(host: str, port: int, setting: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -147,6 +121,8 @@ def _check_ports(app: FastAPI, settings: Settings) -> None:
         for listener in adapter.listeners():
             if not listener.tls or settings.tls_cert is not None:
                 _bind(settings.host, listener.port, f"--{listener.name.replace('_', '-')}-port").close()
+    if settings.metrics.port is not None:
+        _bind(settings.metrics.host, settings.metrics.port, "metrics.port").close()
 
 
 def _freeze_garbage_collector() -> None:
@@ -169,6 +145,7 @@ def _announce(app: FastAPI, listener: socket.socket) -> None:
     ready = {"event": "ready", "http": http, **app.state.listening, "pid": os.getpid()}
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
+    systemd.notify(systemd.READY, f"STATUS=serves {http}")
 
 
 async def _stop_signal() -> None:
@@ -227,6 +204,7 @@ async def _serve_asyncio(
         ws_ping_timeout=60,
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # `gateway.proxies` takes them, from trusted proxies only
         server_header=False,
         timeout_keep_alive=settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # a float works
         backlog=BACKLOG,

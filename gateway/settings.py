@@ -107,6 +107,20 @@ class WebhookSettings(Section):
         return networks
 
 
+class MetricsSettings(Section):
+    """A port of their own for the metrics, where no key is needed; None serves them only on the gateway's port."""
+
+    port: int | None = Field(default=None, ge=0, le=65535)
+    host: str = "127.0.0.1"
+
+
+class TracingSettings(Section):
+    """Where OpenTelemetry traces are sent (OTLP over HTTP), and what share of the messages is traced."""
+
+    endpoint: str | None = None
+    share: float = Field(default=1.0, gt=0, le=1)
+
+
 class Settings(BaseSettings):
     """All settings except the sections of the adapters (see `settings_model`)."""
 
@@ -126,12 +140,17 @@ class Settings(BaseSettings):
     tls_key: Path | None = None
     loop: Literal["asyncio", "trio"] = "asyncio"
     log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    access_log: bool = True
+    trusted_proxies: tuple[str, ...] = ()
     open_to_all: bool = False
     channels: ChannelSettings = ChannelSettings()
     auth: AuthSettings = AuthSettings()
     limits: Limits = Limits()
     log: LogSettings = LogSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -15,6 +15,7 @@ from gateway.core.message import REST
 from .adapter import Adapter
 from .certificate import tls_context
 from .dotted_values import dotted_values
+from .proxies import TrustedProxies
 from .settings import Settings
 
 ANONYMOUS = "anonymous"
@@ -29,6 +30,7 @@ def validate_settings(settings: Settings, adapters: Collection[type[Adapter]]) -
         *_grants(settings, adapters),
         *_admins(settings),
         *_origins(settings),
+        *_proxies(settings),
         *_ports(settings),
         *_numbers(settings),
         *_retention(settings),
@@ -97,6 +99,14 @@ def _origins(settings: Settings) -> Iterator[str]:
     for origin in settings.auth.origins:
         if origin != ANY and not _ORIGIN.fullmatch(origin):
             yield f"auth.origins: {origin!r} is not an origin such as https://chat.example, and matches no page"
+
+
+def _proxies(settings: Settings) -> Iterator[str]:
+    for proxy in settings.trusted_proxies:
+        try:
+            TrustedProxies((proxy,))
+        except ValueError as error:
+            yield f"trusted_proxies: {error}; write an address (10.0.0.2) or a network (10.0.0.0/8)"
 
 
 def _ports(settings: Settings) -> Iterator[str]:

@@ -17,8 +17,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
+TOOLS = ("pytest", "mypy", "ruff", "build", "setuptools", "pip")  # that no image for production has
 SYSTEM = ("useradd",)  # what changes the machine, and is left to Docker
-PATHS = ("/src", "/opt/trellis", "/var/lib/trellis")  # of the image; each stands in the clean folder here
+PATHS = ("/src", "/opt/build", "/opt/trellis", "/var/lib/trellis")  # of the image; each stands in the clean folder here
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -80,17 +81,22 @@ def test_the_steps_of_the_image_make_a_gateway_that_runs(tmp_path: Path) -> None
         with urllib.request.urlopen(f"http://{ready['http']}/readyz", timeout=5) as response:
             assert response.status == 200
         assert (tmp_path / "var/lib/trellis/data/log").is_dir()
+        asked = env | {"TRELLIS_PORT": ready["http"].rpartition(":")[2]}
+        subprocess.run(image["HEALTHCHECK"], env=asked, cwd=image["cwd"], check=True, stdout=subprocess.DEVNULL)
     finally:
         gateway.terminate()
         assert gateway.wait(20) == 0
         assert gateway.stdout is not None
         gateway.stdout.close()
+    installed = {path.name for path in (tmp_path / "opt/trellis").glob("lib/python*/site-packages/*")}
+    assert "gateway" in installed
+    assert installed.isdisjoint(TOOLS)
 
 
 def test_the_image_is_no_user_of_the_machine_and_is_asked_whether_it_is_ready() -> None:
     words = dict(instructions())
-    assert words["USER"] == "trellis"
-    assert "readyz" in words["HEALTHCHECK"]
+    assert words["USER"] == "999", "a number: Kubernetes cannot tell whether a name is root's"
+    assert '"trellis", "healthcheck"' in words["HEALTHCHECK"], "which speaks TLS where the gateway does"
 
 
 def test_the_compose_file_starts_what_the_image_offers() -> None:

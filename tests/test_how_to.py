@@ -23,7 +23,7 @@ from tests.server import Server
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "how-to"
-PAGES = ("back-up-and-restore.md",)
+PAGES = ("back-up-and-restore.md", "monitor.md", "behind-a-proxy.md")
 BLOCK = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -36,7 +36,7 @@ LIBRARIES = {"gateway.core.jsontext": {"msgspec", "orjson"}}  # which the core n
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells"),
     *("gateway.adapter", "gateway.admission", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),
-    *("gateway.backup", "gateway.identity"),
+    *("gateway.access_log", "gateway.backup", "gateway.gauges", "gateway.identity", "gateway.logs", "gateway.proxies"),
 )
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
 IO = {

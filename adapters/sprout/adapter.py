@@ -10,7 +10,7 @@ from typing import Any
 
 from adapters.sprout.forest.forest import MAX_BLOB
 from adapters.sprout.forest.trusted_gateways import is_node_id
-from adapters.sprout.forest.validate import MAX_NAME
+from adapters.sprout.forest.validate import CHECKS, MAX_NAME
 from adapters.sprout.hub.peering import link
 from adapters.sprout.hub.session import MAX_OUTBOX, SproutSession
 from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
@@ -19,6 +19,7 @@ from adapters.sprout.store.tables import NAME, TABLES, TABLES_BY_RECORD, rows
 from adapters.sprout.wire.asyncapi import messages
 from gateway.adapter import Adapter, ConnectionRequest, Installation, Listener, OutboundLink, Services, WireMessage
 from gateway.core.errors import Unavailable
+from gateway.core.histogram import Histogram
 from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm
 from gateway.core.principal import Principal
 from gateway.storage.facts import Lifetime
@@ -93,6 +94,10 @@ class SproutAdapter(Adapter):
         """Open a session for a connection; none is refused."""
         return self.open(SproutSession, request.principal)
 
+    def signature_checks(self) -> Histogram:
+        """How long the checks of nodes' signatures took, in seconds."""
+        return CHECKS
+
     def links(self) -> list[OutboundLink]:
         """The links to the relays that the operator configured."""
         tls = {"verify": not self.options.insecure, "authorities": self.options.authorities}
@@ -100,7 +105,7 @@ class SproutAdapter(Adapter):
 
     def open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
         """Open a session of that *kind* for *principal*."""
-        refused = partial(self.services.metrics.count, "refused", NAME)
+        refused = partial(self.services.metrics.refused, NAME)
         session = kind(self.bus, principal, self.hub, refused)
         session.handshake = self.services.handshake
         self.hub.audience.sessions[session] = None

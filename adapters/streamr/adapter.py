@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from adapters.streamr.crypto.background_file import BackgroundFile
 from adapters.streamr.crypto.keyring import KEYRING_FILE, read_keys
 from adapters.streamr.crypto.keys import DerivedKeys
+from adapters.streamr.crypto.signing import CHECKS
 from adapters.streamr.model import logouts, message_ids, publishers, stored, streams
 from adapters.streamr.model.bridge_signer import BridgeSigner
 from adapters.streamr.model.login import Logins
@@ -28,6 +29,7 @@ from adapters.streamr.wire.ids import NAME, key_exchange_address, stream_of
 from adapters.streamr.wire.versions import UnsupportedVersion, versions_of
 from gateway.access.auth import Access
 from gateway.adapter import Adapter, ConnectionRequest, Installation, Refusal, Services, WireMessage
+from gateway.core.histogram import Histogram
 from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
@@ -157,6 +159,10 @@ class StreamrAdapter(Adapter):
         """The URL at which nodes reach this gateway."""
         scheme = "wss" if request.secure else "ws"
         return self.options.url or f"{scheme}://{request.headers.get('host', '')[:MAX_HOST]}{NETWORK}"
+
+    def signature_checks(self) -> Histogram:
+        """How long the checks of signatures took, in seconds; each is of one signature, or of a batch."""
+        return CHECKS
 
     def report(self) -> dict[str, Any]:
         """The connected nodes, of the network layer and of the tracker."""

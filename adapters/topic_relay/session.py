@@ -64,6 +64,7 @@ class TopicRelaySession(Session):
         except PacketError as refused:
             self.send(text_frame(refused.reply()))
             self.record_malformed()
+            self.record_refusal("malformed", str(refused))
             return
         self._dispatch(packet)
 
@@ -91,6 +92,7 @@ class TopicRelaySession(Session):
             verb(self, packet)
         except RequestError as error:
             self.answer(packet, error=error_name(error))
+            self.record_refusal(error_name(error), str(error))
 
     def deliver(self, message: Message) -> None:
         """Queue the packet; every subscriber gets the same frame."""
@@ -184,6 +186,7 @@ class TopicRelaySession(Session):
         """Echo each broadcast with the reference's name for *error*."""
         for text, *_ in broadcasts:
             self.answer(decode(text), error=error_name(error))
+            self.record_refusal(error_name(error), str(error))
 
     def answer(self, packet: Packet, **added: Any) -> None:
         """Echo the packet with the *added* members."""

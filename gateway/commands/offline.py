@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
+from gateway import logs
 from gateway.access.auth import SecretFileError
 from gateway.runtime import DataDirectoryInUse, Gateway
-from gateway.service import configure_logging
 from gateway.settings import Settings
 
 from .common import Adapters, CommandError
@@ -50,7 +50,7 @@ class OfflineGateway:
 @contextmanager
 def open_offline(settings: Settings, adapters: Adapters) -> Iterator[OfflineGateway]:
     """Open the data directory of *settings* without a server; raise `CommandError` if a gateway runs there."""
-    configure_logging(settings.log_format)
+    logs.configure(settings.log_format, settings.log_level)
     try:
         here = OfflineGateway(settings, adapters)
     except (DataDirectoryInUse, SecretFileError) as error:

@@ -77,6 +77,8 @@ class Bus:
         self.read_pacer = read_pacer
         self.subscriptions = subscriptions
         self.flows = Flows()
+        self.on_join: Callable[[Member, Peer], None] = lambda _session, _peer: None
+        self.on_leave: Callable[[Member], None] = lambda _session: None
         self._stamper = Stamper(ids, clock, last_time)
         self._members: dict[str, dict[Member, None]] = {}
         self.presence = Presence(self._members)
@@ -96,12 +98,14 @@ class Bus:
         self._sessions[session] = None
         self._numbers[peer.number] = {session: None}
         self._addresses[session.principal.address] += 1
+        self.on_join(session, peer)
         return peer
 
     def leave(self, session: Member) -> None:
         """Remove *session* from the bus and its channels, whose other members are told."""
         if session not in self._sessions:
             return
+        self.on_leave(session)
         for channel in list(session.channels):
             self.unsubscribe(session, channel)
         self._unbind(session)

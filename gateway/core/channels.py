@@ -78,6 +78,7 @@ class Channels:
         self._create = create
         self._limit = limit
         self._kept = kept
+        self.on_created: Callable[[str], None] = lambda _channel: None
         self._addresses: dict[str, dict[str, str]] = {}
         self._names: dict[str, dict[str, str]] = {protocol: {} for protocol in self._rules}
         self._registered: set[str] = set()
@@ -255,6 +256,7 @@ class Channels:
         for protocol, address in self._all_addresses(channel).items():
             if protocol not in self._addresses[channel]:
                 self._set_address(protocol, channel, address)
+        created = not self.exists(channel)
         self._registered.add(channel)
         self._listed.add(channel)
         self._closed.pop(channel, None)
@@ -262,6 +264,8 @@ class Channels:
         self._incomplete.discard(channel)
         self._complete.add(channel)
         self._record(channel, dict(self._addresses[channel]), True)
+        if created:
+            self.on_created(channel)
 
     def _set_address(self, protocol: str, channel: str, address: str) -> None:
         entry = self._addresses[channel]

@@ -83,6 +83,9 @@ class Counters(Protocol):
     def undeliverable(self, message: Message) -> None:
         """Count a *message* that the protocols in its `undelivered` cannot carry."""
 
+    def refused(self, protocol: str, reason: str, **details: object) -> None:
+        """Count a refusal, for a *reason* of which there are few; *details* are for the log, and never secret."""
+
     def overflow(self, protocol: str) -> None:
         """Count a session of *protocol* that was closed because it read too slowly."""
 

@@ -6,12 +6,13 @@ flow: from the moment the message is queued until the outbox is handed to the wi
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
+
+from .histogram import Histogram
 
 SAMPLES_PER_SECOND = 10  # of each flow, a second
 # Upper bounds of the histogram's cells, in microseconds; slower deliveries are in none.
@@ -21,14 +22,15 @@ BOUNDS_US = tuple(step * 10**power for power in range(1, 8) for step in (1, 2, 5
 class Flow:
     """The deliveries from one protocol to another since the start, and those that no fact contains yet."""
 
-    __slots__ = ("_cells", "_reported", "delivered", "samples", "undelivered")
+    __slots__ = ("_reported", "_reported_cells", "delivered", "latency", "samples", "undelivered")
 
     def __init__(self) -> None:
         self.delivered = 0
         self.undelivered = 0
         self.samples = SAMPLES_PER_SECOND  # that may still be taken this second
+        self.latency = Histogram(BOUNDS_US)  # of the samples, in microseconds
         self._reported = (0, 0)
-        self._cells = [0] * (len(BOUNDS_US) + 1)
+        self._reported_cells = self.latency.cells.copy()
 
     def sample(self) -> Callable[[], None]:
         """Begin to measure a delivery; call what is returned when it is handed to the wire."""
@@ -36,7 +38,7 @@ class Flow:
         begin = perf_counter_ns()
 
         def end() -> None:
-            self._cells[bisect_left(BOUNDS_US, (perf_counter_ns() - begin) / 1000)] += 1
+            self.latency.observe((perf_counter_ns() - begin) / 1000)
 
         return end
 
@@ -45,7 +47,8 @@ class Flow:
         (delivered, undelivered), self._reported = self._reported, (self.delivered, self.undelivered)
         if self._reported == (delivered, undelivered):
             return None
-        cells, self._cells = self._cells, [0] * (len(BOUNDS_US) + 1)
+        cells = [now - before for now, before in zip(self.latency.cells, self._reported_cells, strict=True)]
+        self._reported_cells = self.latency.cells.copy()
         return {
             "delivered": self.delivered - delivered,
             "undelivered": self.undelivered - undelivered,
@@ -68,6 +71,12 @@ class Flows:
         for flows in self._to.values():
             for flow in flows.values():
                 flow.samples = SAMPLES_PER_SECOND
+
+    def latencies(self) -> Iterator[tuple[str, str, Histogram]]:
+        """The latencies (in microseconds) of each flow since the start, with its origin and its destination."""
+        for to, flows in self._to.items():
+            for origin, flow in flows.items():
+                yield origin, to, flow.latency
 
     def totals(self) -> list[dict[str, Any]]:
         """The counts since the start."""

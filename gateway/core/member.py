@@ -28,6 +28,10 @@ class Member(Protocol):
     def who(self) -> Peer:
         """The peer that others see."""
 
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes that wait for the peer to read them."""
+
     # Delivering
 
     def deliver(self, message: Message) -> None:

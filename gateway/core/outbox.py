@@ -82,6 +82,11 @@ class Outbox:
         return len(self._queue)
 
     @property
+    def waiting_bytes(self) -> int:
+        """The bytes of the queued forms that are finished."""
+        return self._size
+
+    @property
     def has_more(self) -> bool:
         """Whether another `data_to_send` would return something now."""
         queue = self._queue

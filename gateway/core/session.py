@@ -180,6 +180,10 @@ class Session(Outbox, ABC):
         if self.bus.read_pacer is not None:
             self.bus.read_pacer.record_malformed(self)
 
+    def record_refusal(self, reason: str, why: str = "") -> None:
+        """Count a request that was refused for this *reason*, one of few, and let the log say *why*."""
+        self.bus.metrics.refused(self.protocol, reason, peer=self.peer.number, network=self.network, why=why)
+
     @property
     def network(self) -> str:
         """The network of the peer, as limits count it; empty for a link."""

@@ -222,7 +222,7 @@ class BulkResponse(Response):
 
     def _refused(self, number: int, error: RequestError) -> _Result:
         problem = problem_of(error)
-        self._gateway.metrics.count("refused", REST, str(problem.status))
+        self._gateway.metrics.refused(REST, str(problem.status), line=number, why=problem.detail)
         return _Result(number, 0, problem.body(line=number) + b"\n")
 
     def _on_write_failure(self) -> None:

@@ -113,6 +113,7 @@ class Operations:
     async def metrics(self, request: Request) -> Response:
         """Get all metrics for Prometheus; with authentication, the key needs the right `history:*`."""
         Caller(self.gateway, request).check("history", "")
+        await anyio.to_thread.run_sync(self.gateway.metrics.refresh)
         return Response(self.gateway.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 

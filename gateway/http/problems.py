@@ -30,7 +30,7 @@ from gateway.core.errors import (
 from gateway.core.jsontext import dumps
 from gateway.core.message import REST
 
-from .bodies import BodyRefused
+from .bodies import BodyRefused, network_of
 from .kit import BODY_CUT_OFF, INTERNAL_ERROR, report_bug, retry_after
 from .problem_types import CODE_OF_STATUS, PROBLEM_TYPES, uri
 
@@ -142,7 +142,8 @@ async def handle_errors(handler: Handler, request: Request) -> Response:
     except Exception as error:
         problem = _problem(error, request)
         error.__traceback__ = None  # breaks a cycle that would keep its frames, and the body, until a collection
-    request.app.state.gateway.metrics.count("refused", REST, str(problem.status))
+    details = {"method": request.method, "path": request.url.path, "why": problem.detail}
+    request.app.state.gateway.metrics.refused(REST, str(problem.status), network=network_of(request), **details)
     return problem_response(problem)
 
 

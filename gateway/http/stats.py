@@ -54,9 +54,9 @@ def _backlog(gateway: Gateway) -> dict[str, int]:
 def _protocols(gateway: Gateway) -> dict[str, dict[str, int]]:
     rows: dict[str, dict[str, int]] = {}
     for name, counter in gateway.metrics.counts.items():
-        for (label, *_), value in counter.items():
-            if name != "faults":
-                row = rows.setdefault(label, {})
+        for labels, value in counter.items():
+            if labels and name != "faults":  # some counters have no label
+                row = rows.setdefault(labels[0], {})
                 row[name] = row.get(name, 0) + value
     return rows
 

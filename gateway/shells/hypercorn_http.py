@@ -9,6 +9,7 @@ version is pinned, and tests/gateway/http/test_persistent.py fails if a new one 
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import h11
@@ -31,6 +32,8 @@ NOT_READABLE = (trio.BusyResourceError, AttributeError)  # another task reads; T
 DISCONNECTED = (trio.ClosedResourceError, trio.BrokenResourceError)
 ENDING = trio.BusyResourceError  # of a write: another task is closing the connection
 
+_numbers = count()  # of connections
+
 
 class HypercornConnection(TCPServer):
     """A connection that *gateway* has to admit, with the time limits of its settings."""
@@ -46,7 +49,9 @@ class HypercornConnection(TCPServer):
         """Serve the connection, if there is room."""
         if (address := _address(self.stream)) is None:
             await trio.aclose_forcefully(self.stream)
-        elif (reason := self.gateway.admission.enter(address)) is not None:
+            return
+        address = self.gateway.proxies.connection(address, next(_numbers))
+        if (reason := self.gateway.admission.enter(address)) is not None:
             await self._refuse(reason)
         else:
             self.network = network(address)

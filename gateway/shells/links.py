@@ -45,6 +45,11 @@ class Dialler:
         self._stopped = False
         self._scope: anyio.CancelScope | None = None  # while `run` runs
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the link is connected."""
+        return self._session is not None
+
     def report(self) -> dict[str, Any]:
         """Return the state of the link, for `GET /v1/stats`."""
         session = self._session

@@ -331,7 +331,7 @@ class FastHttp(TimedHttp):
         if (peer := self.transport.get_extra_info("peername")) is None:  # it was reset before it was accepted
             self.transport.abort()
             return None
-        address = str(peer[0])
+        address = self.gateway.proxies.connection(str(peer[0]), self._number)
         if (reason := self.gateway.admission.enter(address)) is None:
             self.network = network(address)
             self.gateway.budget.enter(self)

@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, count
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from typing import NamedTuple
+
+from gateway.core.histogram import SECONDS, SIZES, Histogram
 
 from . import permissions
 from .record import Entry, Fact, encode
@@ -93,6 +95,7 @@ class Log:
         self._clock = clock
         self._on_fault = on_fault
         self._writer = _SegmentWriter(segments, sealing or SealPolicy())
+        self.sync_seconds, self.batch_records = self._writer.sync_seconds, self._writer.batch_records
         self._queue: deque[tuple[Sequence[Entry], list[bytes]]] = deque()  # its popleft is atomic, so no lock
         self._unsynced = 0
         self._waiting_since = 0.0  # when the oldest unsynced batch began to wait, on the monotonic clock
@@ -110,6 +113,11 @@ class Log:
         """Whether so much waits for the disk, or for so long, that each publisher should get only its share."""
         waiting = self._unsynced
         return waiting > CROWDED_BYTES or (waiting > SLOW_BYTES and monotonic() - self._waiting_since > SLOW_SECONDS)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """How many bytes wait for the disk."""
+        return self._unsynced
 
     def start(self) -> None:
         """Start the writer's thread."""
@@ -260,6 +268,7 @@ class _SegmentWriter:
         self._file = -1
         self._first = self._offset = self._records = 0
         self._opened_at = 0.0
+        self.sync_seconds, self.batch_records = Histogram(SECONDS), Histogram(SIZES)
 
     def write(self, entries: Sequence[Entry], lines: Sequence[bytes]) -> tuple[SyncedBatch, int]:
         """Write and sync the *lines* of *entries*; return their offsets, and how many bytes they have.
@@ -271,10 +280,13 @@ class _SegmentWriter:
         data = b"".join(lines)
         try:
             _write_all(self._file, data)
+            begin = perf_counter()
             os.fdatasync(self._file)
         except OSError:
             self._abandon()
             raise
+        self.sync_seconds.observe(perf_counter() - begin)
+        self.batch_records.observe(len(lines))
         *offsets, self._offset = accumulate(map(len, lines), initial=self._offset)
         self._records += len(lines)
         return SyncedBatch(entries, offsets), len(data)

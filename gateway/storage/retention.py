@@ -41,7 +41,8 @@ class Retention:
     """Retires segments when `tick` is called, say once a minute.
 
     *append_marker* logs any fact: it gives the newest segment a successor when nothing else is logged. *compaction*
-    runs once *min_facts_bytes* of facts have gathered since its last run, and at least as many as it left then.
+    runs once *min_facts_bytes* of facts have gathered since its last run, and at least as many as it left then. After
+    each run *on_retired* is called on the loop with the number of retired segments and the first sequence that is kept.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Retention:
         compaction: Compaction | None = None,
         min_facts_bytes: int = MIN_FACTS_BYTES,
         on_fault: Callable[[Exception], None] = lambda _error: None,
+        on_retired: Callable[[int, int], None] = lambda _segments, _first_kept: None,
     ) -> None:
         self._segments = segments
         self._index = index
@@ -66,6 +68,7 @@ class Retention:
         self._compaction = compaction
         self._min_facts_bytes = min_facts_bytes
         self._on_fault = on_fault
+        self._on_retired = on_retired
         self._thread: threading.Thread | None = None
         self.compacting = False
         self.facts_bytes = 0  # in the files that retention left, at the last tick
@@ -81,8 +84,10 @@ class Retention:
     def _retire_all(self, applied: int) -> None:
         sources = None
         try:
-            for first, end in list(self.due(applied)):
-                self.retire(first, end)
+            if due := list(self.due(applied)):
+                for first, end in due:
+                    self.retire(first, end)
+                self._post(partial(self._on_retired, len(due), due[-1][1]))
             if self._is_newest_expired():
                 self._post(self._append_marker_fact)
             sources = self._sources_if_worthwhile()

@@ -23,6 +23,7 @@ from gateway.http.events import EventSession
 from gateway.runtime import Gateway
 from gateway.settings import settings_model
 from gateway.shells.uvicorn_http import FastHttp
+from tests.gateway.operated import Operated
 from tests.still import PATIENCE, Posted
 
 # The whole service, with every port of every adapter a free one.
@@ -190,3 +191,11 @@ def still_class() -> type[Still]:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", params=["asyncio", "trio"])
+def operated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    """A gateway with everything that operators can ask for, on either loop."""
+    made = Operated(tmp_path_factory.mktemp("operated"), request.param)
+    yield made
+    made.stop()

@@ -126,4 +126,4 @@ class Participant:
         if what == UNDECRYPTED:
             self._services.metrics.count("undecrypted", NAME)
         else:
-            self._services.metrics.count("refused", NAME, "group key")
+            self._services.metrics.refused(NAME, "group key")

@@ -83,7 +83,8 @@ def with_error_handling(
             status, message = explain(error)
             if status == 500:
                 report_bug(error, request, parts.context.services.metrics)
-            parts.context.services.metrics.count("refused", NAME, str(status))
+            details = {"method": request.method, "path": request.url.path, "why": message}
+            parts.context.services.metrics.refused(NAME, str(status), network=network_of(request), **details)
             response = as_json(error_body(error, status, message), status)
             response.headers.update(_headers(error))
             error.__traceback__ = None  # as in `gateway.http.problems`

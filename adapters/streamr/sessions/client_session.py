@@ -110,7 +110,9 @@ class ClientSession(Session):
         """Answer *frame* with the *error*; a forged signature counts as malformed input."""
         if isinstance(error, InvalidSignature):
             self.record_malformed()
-        self.send(self.error_frame(*refusal(frame, error), frame.request_id))
+        text, code = refusal(frame, error)
+        self.send(self.error_frame(text, code, frame.request_id))
+        self.record_refusal(code, text)
 
     def error_frame(self, text: str, code: str, request_id: str | int) -> bytes:
         """An ErrorResponse, as a frame."""

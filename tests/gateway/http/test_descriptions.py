@@ -266,6 +266,11 @@ def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> No
         assert Rest(server).get("/v1/stats")["pipeline"] is None
 
 
+def test_what_is_counted_for_no_protocol_is_in_no_row(local: Any) -> None:
+    local.gateway.metrics.count("given_up")
+    assert "given_up" not in str(httpx.get(f"{local.url}/v1/stats").json()["protocols"])
+
+
 # What each protocol can carry
 
 

@@ -1,0 +1,69 @@
+"""The access log: one line for each connection that is opened or closed, each refusal, and each new channel.
+
+Connections are those of peers: WebSockets, Sprout, event streams, and links to other relays. Single HTTP requests have
+no line unless they are refused. Names of keys are told, keys never are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+import structlog
+
+from gateway.core.member import Member
+from gateway.core.message import Peer
+
+from . import logs
+
+logger = structlog.get_logger("trellis")
+
+
+class AccessLog:
+    """Writes the lines, if it is *enabled*."""
+
+    def __init__(self, enabled: bool, clock: Callable[[], float] = monotonic) -> None:
+        self.enabled = enabled
+        self._clock = clock
+        self._opened: dict[Member, float] = {}
+
+    def opened(self, session: Member, peer: Peer) -> None:
+        """The connection of *session* was opened; others know it as *peer*."""
+        self._opened[session] = self._clock()
+        if self.enabled:
+            principal = session.principal
+            about = {"peer": peer.number, "network": principal.address, "principal": principal.name}
+            _write("connection opened", session.protocol, protocol=session.protocol, **about)
+
+    def closed(self, session: Member) -> None:
+        """The connection of *session* has ended."""
+        began = self._opened.pop(session, None)
+        if self.enabled and began is not None:
+            close = session.closing
+            _write(
+                "connection closed",
+                session.protocol,
+                protocol=session.protocol,
+                peer=session.peer.number,
+                network=session.principal.address,
+                seconds=round(self._clock() - began, 3),
+                reason="the other side ended it" if close is None else close.reason,
+                **({} if close is None else {"code": close.code}),
+            )
+
+    def refused(self, protocol: str, reason: str, details: Mapping[str, object]) -> None:
+        """Something was refused for this *reason*."""
+        if self.enabled:
+            _write("refused", f"{protocol} {reason}", protocol=protocol, reason=reason, **details)
+
+    def channel_created(self, channel: str) -> None:
+        """*channel* exists from now on."""
+        if self.enabled:
+            _write("channel made", "", channel=channel)
+
+
+def _write(event: str, kind: str, **about: object) -> None:
+    """Write a line unless there were too many of this *kind*, which is asked first: a flood must cost little."""
+    left_out = logs.LIMIT.admit(f"{event} {kind}")
+    if left_out is not None:
+        logger.info(event, **about, **{logs.ADMITTED: left_out})

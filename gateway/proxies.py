@@ -1,0 +1,84 @@
+"""Reverse proxies in front of the gateway: whose word is taken for where a connection comes from.
+
+A request that comes from one of `trusted_proxies` is taken to come from the last address in `X-Forwarded-For` that is
+not itself a trusted proxy, and by the scheme in `X-Forwarded-Proto`. From anybody else these headers mean nothing: they
+could say anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+FORWARDED_FOR, FORWARDED_PROTO = b"x-forwarded-for", b"x-forwarded-proto"
+SCHEMES = {
+    "http": {"http": "http", "https": "https"},
+    "websocket": {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"},
+}
+
+
+class TrustedProxies:
+    """The networks (`10.0.0.0/8`) and addresses (`127.0.0.1`) of the proxies; raises `ValueError` for anything else."""
+
+    def __init__(self, proxies: Iterable[str]) -> None:
+        self._networks: tuple[IPv4Network | IPv6Network, ...] = tuple(map(ip_network, proxies))
+        self.trusts: Callable[[str], bool] = lru_cache(maxsize=1024)(self._trusts)
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def _trusts(self, address: str) -> bool:
+        """Whether *address* is that of a proxy."""
+        try:
+            found = ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        if found.version == 6 and found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        return any(found in network for network in self._networks)
+
+    def connection(self, address: str, number: int) -> str:
+        """The address by which the connection with that *number* counts: each one of a proxy counts by itself.
+
+        Many people share a proxy; what limits them are the addresses that it tells of.
+        """
+        return f"proxy connection {number}" if self.trusts(address) else address
+
+    def origin(self, address: str, forwarded: str) -> str:
+        """Where a request from *address* comes from, with *forwarded* as its `X-Forwarded-For`."""
+        hops = [hop for part in forwarded.split(",") if (hop := _address(part.strip()))]
+        while self.trusts(address) and hops:
+            address = hops.pop()
+        return address
+
+
+class ForwardedHeaders:
+    """ASGI middleware: the client and the scheme of a request as a trusted proxy tells them."""
+
+    def __init__(self, app: ASGIApp, proxies: TrustedProxies) -> None:
+        self._app = app
+        self._proxies = proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        client = scope.get("client")
+        if scope["type"] in SCHEMES and client and self._proxies.trusts(client[0]):
+            headers = scope["headers"]
+            forwarded = ",".join(value.decode("latin-1") for name, value in headers if name == FORWARDED_FOR)
+            told = next((value.decode("latin-1").strip() for name, value in headers if name == FORWARDED_PROTO), "")
+            scheme = SCHEMES[scope["type"]].get(told, scope.get("scheme"))
+            scope = {**scope, "client": (self._proxies.origin(client[0], forwarded), client[1]), "scheme": scheme}
+        await self._app(scope, receive, send)
+
+
+def _address(text: str) -> str:
+    """The address in one part of `X-Forwarded-For`, which may have a port; empty if there is none."""
+    for candidate in (text, text.rpartition(":")[0].strip("[]"), text.strip("[]")):
+        try:
+            return str(ip_address(candidate))
+        except ValueError:
+            continue
+    return ""

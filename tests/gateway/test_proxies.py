@@ -1,0 +1,60 @@
+"""Reverse proxies: a trusted one's word is taken for where a request comes from, and nobody else's."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from gateway.config import BadConfiguration, load
+from gateway.proxies import TrustedProxies
+from tests.gateway.operated import PROXY, Operated, until
+
+FORWARDED = {"X-Forwarded-For": "198.51.100.7", "X-Forwarded-Proto": "https"}
+
+
+@pytest.mark.parametrize(("source", "network"), [("127.0.0.1", "127.0.0.1"), (PROXY, "198.51.100.7")])
+def test_only_a_trusted_proxy_is_believed(operated: Operated, source: str, network: str) -> None:
+    since = len(operated.server.log)
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=source), headers=FORWARDED) as http:
+        assert http.get(f"http://{operated.http}/v1/none").status_code == 404
+        document = http.get(f"http://{operated.http}/asyncapi.json").text
+    with connect(f"ws://{operated.http}/relay", additional_headers=FORWARDED, source_address=(source, 0)):
+        until(lambda: operated.lines("connection opened", since) and operated.lines("refused", since))
+    (refused,), (opened,) = operated.lines("refused", since), operated.lines("connection opened", since)
+    assert (refused["network"], opened["network"]) == (network, network)
+    assert ('"wss"' in document) == (source == PROXY), "the scheme is told as well"
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "origin"),
+    [
+        ("", "10.0.0.1"),
+        ("203.0.113.5", "203.0.113.5"),
+        ("1.1.1.1, 203.0.113.5", "203.0.113.5"),  # what stands before it, anybody may have written
+        ("1.1.1.1, 203.0.113.5, 10.0.0.9", "203.0.113.5"),
+        ("203.0.113.5:4711", "203.0.113.5"),
+        ("[2001:db8::7]:4711", "2001:db8::7"),
+        ("2001:db8::7", "2001:db8::7"),
+        ("unknown", "10.0.0.1"),
+        ("10.0.0.3,10.0.0.2", "10.0.0.3"),
+    ],
+)
+def test_the_last_address_that_is_no_proxy_is_the_origin(forwarded: str, origin: str) -> None:
+    proxies = TrustedProxies(("10.0.0.0/8",))
+    assert proxies.origin("10.0.0.1", forwarded) == origin
+    assert proxies.origin("192.0.2.1", forwarded) == "192.0.2.1", "from anybody else they mean nothing"
+
+
+def test_connections_of_a_proxy_count_one_by_one() -> None:
+    proxies = TrustedProxies(("10.0.0.1", "::1"))
+    assert proxies.connection("10.0.0.1", 7) != proxies.connection("10.0.0.1", 8)
+    assert proxies.connection("10.0.0.2", 7) == "10.0.0.2"
+    assert proxies.trusts("::ffff:10.0.0.1")
+    assert not proxies.trusts("unix")
+
+
+def test_a_proxy_that_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRELLIS_TRUSTED_PROXIES", raising=False)
+    with pytest.raises(BadConfiguration, match=r"trusted_proxies: .*10\.0\.0\.1/8 has host bits set"):
+        load((), None, {"trusted_proxies": ("10.0.0.1/8",)})
