@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from .__main__ import add_options, bench_of, chosen
+from .__main__ import add_options, bench_of, chosen, exit_on_sigterm
 from .catalogue import WORKLOADS
 from .figures import Row, rows
 from .page import Facts, facts, git, keep, number, table
@@ -116,4 +116,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

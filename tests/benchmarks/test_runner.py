@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks import compare
@@ -61,6 +66,25 @@ def test_two_commits_are_compared(
     assert there
     assert float(ratio.split()[0]) > 0
     assert str(tmp_path) not in git(ROOT, "worktree", "list")
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
+def test_a_terminated_comparison_leaves_nothing(out: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.compare", "HEAD", "fan10", "--out", str(out)]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
+        deadline = time.monotonic() + 30
+        while not (started := psutil.Process(process.pid).children()) or not _is_gateway(started[0]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(30) == 143
+    assert not psutil.wait_procs(started, 5)[1]
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in git(ROOT, "worktree", "list")
+
+
+def _is_gateway(process: psutil.Process) -> bool:
+    return "gateway" in process.cmdline()
 
 
 def test_what_is_no_commit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
