@@ -22,6 +22,7 @@ from gateway.core.session import Session
 from gateway.http import metrics_port, openapi, reference_pages, rest
 from gateway.http.bodies import network_of
 from gateway.http.callers import admit_request
+from gateway.http.cors import Cors
 from gateway.http.persistent import PersistentConnections
 from gateway.http.problems import problem_of, problem_of_status, problem_response
 from gateway.http.unrouted import answer_http_exception
@@ -86,6 +87,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     app.include_router(rest.router(gateway))
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_middleware(Guard, gateway=gateway)
+    app.add_middleware(Cors, gateway=gateway)
     app.add_middleware(RawPaths)
     app.add_middleware(PersistentConnections, seconds=settings.limits.keep_alive_seconds)
     if gateway.tracing is not None:

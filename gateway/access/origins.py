@@ -30,9 +30,14 @@ class Origins:
         self._hosts = frozenset(origin.partition("://")[2] for origin in self._allowed)
         self._private = private
 
+    @property
+    def any(self) -> bool:
+        """Whether every origin is allowed."""
+        return ANY in self._allowed
+
     def refusal(self, origin: str | None, host: str | None, *, keyless: bool) -> str | None:
         """Why a request with these headers is refused, None if it is not; *keyless* means that no key is needed."""
-        if ANY in self._allowed or origin in self._allowed:
+        if self.any or origin in self._allowed:
             return None
         if self._private and keyless and host is not None and host not in self._hosts and not is_local(_name(host)):
             return f"the host {host!r} is not a name of this machine; the setting is auth.origins"

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from .bounded import BoundedMap
-from .channels import GATEWAY_PREFIX, Channels
+from .channels import Channels
 from .contracts import Allowed, Counters, Ledger, Receipt, Throttle, Translator
 from .errors import AlreadySubscribed, NotSubscribed, RequestError, Throttled, TooManySubscriptions, Unavailable
-from .flows import Flow, Flows
+from .flows import Flows
+from .groups import Group, group_sessions
 from .member import Member
 from .message import Message, MessageIds, Peer
 from .peers import PeerRegistry
@@ -25,6 +26,7 @@ from .presence import Presence
 from .principal import Principal
 from .read_pacer import ReadPacer
 from .stamper import Stamper
+from .watchers import Watchers
 
 DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
@@ -33,14 +35,6 @@ MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain 
 FIRST_DIRECT_NUMBER = 1 << 43  # in ids of direct messages, in place of a sequence number; the log never reaches it
 
 logger = logging.getLogger(__name__)
-
-
-class Group(NamedTuple):
-    """The sessions in a channel of one class and dialect, and the flows to their protocol, by protocol of origin."""
-
-    kind: type[Member]
-    sessions: list[Member]
-    flows: Mapping[str, Flow]
 
 
 class Bus:
@@ -83,6 +77,7 @@ class Bus:
         self._members: dict[str, dict[Member, None]] = {}
         self.presence = Presence(self._members)
         self._fanout: dict[str, list[Group]] = {}  # by channel; dropped when members change
+        self.watchers = Watchers()
         self._sessions: dict[Member, None] = {}
         self._numbers: dict[int, dict[Member, None]] = {}
         self._addresses: Counter[str] = Counter()
@@ -108,6 +103,7 @@ class Bus:
         self.on_leave(session)
         for channel in list(session.channels):
             self.unsubscribe(session, channel)
+        self.watchers.discard(session)
         self._unbind(session)
         del self._numbers[session.peer.number], self._sessions[session]
         address = session.principal.address
@@ -345,16 +341,18 @@ class Bus:
             session.wake()
 
     def _groups(self, channel: str) -> list[Group]:
-        """The members of *channel* by class and dialect: delivering to a whole class costs less than to each alone."""
-        classes: dict[tuple[type[Member], str], list[Member]] = {}
-        for session in self._members.get(channel, ()):
-            classes.setdefault((type(session), session.dialect(channel)), []).append(session)
-        # What the gateway publishes about itself is not counted.
-        flows = Flows() if channel.startswith(GATEWAY_PREFIX) else self.flows
-        groups = [Group(kind, sessions, flows.to_protocol(kind.protocol)) for (kind, _), sessions in classes.items()]
+        """The members of *channel* in groups, which are kept until the members change."""
+        groups = group_sessions(channel, self._members.get(channel, ()), self.flows)
         if groups:
             self._fanout[channel] = groups
         return groups
+
+    def _watching_groups(self, channel: str) -> list[Group]:
+        """The watchers of *channel* that may listen to it and are no members, in groups."""
+        members, allowed = self._members.get(channel, ()), self.allowed
+        watching = (session for session in self.watchers.of(channel) if session not in members)
+        may_listen = (session for session in watching if allowed(session.principal, "subscribe", channel))
+        return group_sessions(channel, may_listen, self.flows)
 
     def _add_refs(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol
@@ -368,10 +366,13 @@ class Bus:
                     self.flows.to_protocol(name)[protocol].undelivered += 1
 
     def _deliver(self, run: Sequence[Message], origin: Member | None) -> int:
-        """Deliver *run* to every session in its channel but *origin*; return the number of deliveries."""
+        """Deliver *run* to the members of its channel but *origin*, and to its watchers; return how many deliveries."""
         first, deliveries = run[0], 0
         self.presence.tell_arrival(first.channel, first.sender.number)
-        for kind, sessions, flows in self._fanout.get(first.channel) or self._groups(first.channel):
+        groups = self._fanout.get(first.channel) or self._groups(first.channel)
+        if self.watchers.prefixes:
+            groups = groups + self._watching_groups(first.channel)
+        for kind, sessions, flows in groups:
             if not first.late or kind.protocol == first.protocol:
                 skip = None if kind.echo else origin
                 try:

@@ -18,6 +18,7 @@ from gateway.runtime import Gateway
 from .kit import decode_segment
 from .paced import paced_response
 from .problems import Problem, shortened
+from .selection import Selection, pattern_of
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="trellis"'}
 KNOWING_VERBS = ("subscribe", "history", "publish")  # whoever may do one of these may know that there is a channel
@@ -115,23 +116,46 @@ class Caller:
     def resolve_channel(self, verb: str, segment: str, *, paced: bool = True) -> str:
         """Return the channel that the *segment* of a path names, if the caller may *verb* there and it can exist.
 
-        An invalid name is refused before anything is looked up or counted by it. Without *paced*, the caller charges
-        the rate limit itself, message by message. Raises `UnknownChannel`, `Forbidden`, `Throttled` or `Problem` 400.
+        See `check_channel`; raises `Problem` 400 as well.
         """
         channel = path_segment(segment)
+        self.check_channel(verb, channel, paced=paced)
+        return channel
+
+    def check_channel(self, verb: str, channel: str, *, paced: bool = True) -> None:
+        """Raise unless the caller may *verb* on *channel* now, and it exists or can be created.
+
+        An invalid name is refused before anything is looked up or counted by it. Without *paced*, the caller charges
+        the rate limit itself, message by message. Raises `UnknownChannel`, `Forbidden` or `Throttled`.
+        """
         if not valid_name(channel):
             raise UnknownChannel(channel)
         self.authorize(verb, channel)
         if paced:
             self.pace(channel)
-        gateway = self.gateway
-        if (
-            gateway.settings.channels.create != "open"
-            and not gateway.channels.exists(channel)
-            and not gateway.bus.listener_count(channel)
-        ):
-            raise UnknownChannel(channel)
-        return channel
+        check_possible(self.gateway, channel)
+
+    def check_selection(self, selection: Selection) -> None:
+        """Raise unless the caller may listen to each channel of *selection*, and to some channel by its patterns.
+
+        Which channels of a pattern the caller may listen to is checked for each message.
+        """
+        for channel in selection.channels:
+            self.check_channel("subscribe", channel)
+        for prefix in selection.prefixes:
+            if not self.gateway.access.has_any_right(self.principal, ("subscribe",)):
+                self.authorize("subscribe", pattern_of(prefix))
+            self.pace("")
+
+
+def check_possible(gateway: Gateway, channel: str) -> None:
+    """Raise `UnknownChannel` unless *channel* exists, has listeners, or can be created by its users."""
+    if (
+        gateway.settings.channels.create != "open"
+        and not gateway.channels.exists(channel)
+        and not gateway.bus.listener_count(channel)
+    ):
+        raise UnknownChannel(channel)
 
 
 def admit_request(gateway: Gateway, request: Request) -> str:

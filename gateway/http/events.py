@@ -1,15 +1,12 @@
-"""`GET .../events`: a channel as server-sent events (WHATWG HTML, section 9.2), live or resumed from a sequence.
+"""Server-sent events (WHATWG HTML, section 9.2): one channel or several, live or resumed from a sequence.
 
-A stream is a session like any other, with two differences. A `message` is sent once it is on disk, because it carries
-its sequence. And a resumed stream first sends what the log has, a page at a time, then live messages. Between them lies
-a boundary: everything below it comes from the log, everything from it on from the bus, so no message is missing or
-sent twice.
+A stream is a session like any other, which hears through a `Feed`: a `message` is sent once it is on disk, because it
+carries its sequence, and a resumed stream first sends what the log has, a page at a time.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 
@@ -22,15 +19,15 @@ from gateway.core.message import REST, Message, Peer
 from gateway.core.outbox import LOW_WATER
 from gateway.core.session import Session
 from gateway.runtime import Gateway
-from gateway.storage.layout import BEYOND_ALL
 
 from . import listing, views
 from .callers import Caller
+from .feed import Feed, Subscription
 from .paced import run_in_turn
 from .problems import Problem
+from .selection import Selection, pattern_of
 from .streaming import StreamedResponse
 
-PAGE = 32  # messages that are read from the log in one turn of the loop
 PING_SECONDS = 15  # between comments that keep proxies from closing an idle stream
 MAX_OUTBOX = 4 << 20  # bytes: twice the longest message, with as much again for its metadata
 STALLED_SECONDS = 30.0  # for a client to read what was written; then the stream is aborted
@@ -39,33 +36,36 @@ HEADERS = {"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buf
 
 
 class EventSession(Session):
-    """One stream of one channel. *after* is the last sequence that the client has seen, None for a new stream."""
+    """One stream of some channels. *after* is the last sequence that the client has seen, None for a new stream."""
 
     protocol = REST
     max_outbox = MAX_OUTBOX
 
-    def __init__(self, gateway: Gateway, caller: Caller, channel: str, after: int | None = None) -> None:
+    def __init__(self, gateway: Gateway, caller: Caller, selection: Selection, after: int | None = None) -> None:
         super().__init__(gateway.bus, caller.principal)
         self.budget = gateway.budget
         self._gateway = gateway
-        self._channel = channel
-        self._unsynced: deque[Message] = deque()  # delivered, but not on disk yet
-        self._seen = after or 0
-        self._boundary: int | None = None  # the first sequence that comes from the bus
-        self._replaying = after is not None
-        self._awaiting_sync = False  # until everything below the boundary is on disk
+        self._feed = Feed(gateway, self, self._emit, self._wake_shell)
+        self._welcome: Iterator[bytes] | None = None
         if caller.key is not None:
             self.bus.bind(self, caller.who)
+        position = gateway.log.synced_seq if after is None else after
         try:
-            others = self.bus.subscribe(self, channel)
+            others = {channel: self.bus.subscribe(self, channel) for channel in selection.channels}
+            for prefix in selection.prefixes:
+                self.bus.watchers.add(self, prefix)
         except BaseException:
             self.receive_eof()
             raise
-        slices = listing.list_slices("peers", map(views.peer, others), **views.peer(self.who), channel=channel)
-        resume = gateway.log.synced_seq if after is None else after  # nothing after it is missed if the stream ends now
-        head = b"id: %d\nevent: welcome\ndata: " % resume
-        self._welcome: Iterator[bytes] | None = chain((head,), slices, (b"\n\n",))
-        if len(others) <= listing.BATCH:
+        self._feed.add(selection, after)
+        patterns = map(pattern_of, selection.prefixes)
+        self._welcome = chain.from_iterable(
+            (
+                *(self._welcome_to(position, peers, channel=channel) for channel, peers in others.items()),
+                *(self._welcome_to(position, (), pattern=pattern) for pattern in patterns),
+            )
+        )
+        if sum(map(len, others.values())) <= listing.BATCH:
             self.send(b"".join(self._welcome))
             self._welcome = None
 
@@ -78,22 +78,25 @@ class EventSession(Session):
         """Queue a direct message at once, any other message once it is on disk."""
         if message.target is not None:
             self.put(event("direct", views.message(self.bus.peers, message)))
-        elif self.closing is None and (not self._replaying or self._boundary is not None):
-            self._unsynced.append(message)
-            if len(self._unsynced) == 1 and not self._replaying:
-                self.bus.ledger.when_synced(message.seq, self._on_synced)
+        elif self.closing is None:
+            self._feed.offer(message)
 
-    def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # a stream has one
+    def peer_joined(self, channel: str, peer: Peer) -> None:
         """Say who came."""
-        self.put(_presence("joined", peer))
+        self.put(_presence("joined", channel, peer))
 
-    def peer_left(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
+    def peer_left(self, channel: str, peer: Peer) -> None:
         """Say who left."""
-        self.put(_presence("left", peer))
+        self.put(_presence("left", channel, peer))
+
+    @property
+    def held_size(self) -> int:
+        """About how many bytes are kept for the client."""
+        return super().held_size + self._feed.held_size
 
     def _discard(self) -> None:
         """Discard what waits for the disk as well."""
-        self._unsynced.clear()
+        self._feed.discard()
         super()._discard()
 
     # What the shell takes
@@ -105,9 +108,8 @@ class EventSession(Session):
                 return [part]
             self._welcome = None
         try:
-            page = (
-                self._next_page() if self._catching_up else []
-            )  # read first: the last page puts what was delivered meanwhile into the outbox
+            # Read first: the last page puts what was delivered meanwhile into the outbox.
+            page = self._next_page() if self.closing is None else []
         except Unavailable as error:  # a client that reconnects continues where this stream ends
             self.close(1013, str(error))
             page = []
@@ -115,55 +117,34 @@ class EventSession(Session):
 
     async def next_data(self) -> list[bytes]:
         """Return `data_to_send`, in a turn of its own if it may be long."""
-        if self._welcome is not None or self._catching_up:
-            return await run_in_turn(self._gateway.answer_scheduler, self.network, self.data_to_send)
+        while self._welcome is not None or (self._feed.ready and self.closing is None):
+            if data := await run_in_turn(self._gateway.answer_scheduler, self.network, self.data_to_send):
+                return data
         return self.data_to_send()
 
     def closing_comment(self, reason: str) -> bytes:
         """Return a comment that says why the stream ends; an unfinished event before it is not dispatched."""
         return (b": %b\n\n" if self._welcome is None else b"\n: %b\n") % reason.encode()
 
-    @property
-    def _catching_up(self) -> bool:
-        return self._replaying and not self._awaiting_sync and self.closing is None
-
-    def _next_page(self) -> list[bytes]:
-        """Return the next page; after the last one, set the boundary and continue with what the bus delivered."""
-        page = self._gateway.index.history(
-            self._channel, after=self._seen, before=self._boundary, limit=PAGE, size=LOW_WATER
-        )
-        gap = []
-        # Read after the page, since retention may have retired messages meanwhile.
-        kept = min(self._gateway.log.segments.first_kept, self._boundary or BEYOND_ALL)
-        if kept > self._seen + 1:
-            gap = [event("gap", dumps({"after": self._seen, "before": kept}))]
-            self._seen, page = kept - 1, [message for message in page if message.seq >= kept]
-        if page:
-            self._seen = page[-1].seq
-        if page or gap:
-            return gap + [self._event_of(message) for message in page]
-        if self._boundary is None:
-            self._boundary = self.bus.ledger.next_seq
-            self._awaiting_sync = True
-            self.bus.ledger.when_synced(self._boundary - 1, self._on_boundary_synced)
-            return [] if self._awaiting_sync else self._next_page()
-        self._replaying = False
-        if self._unsynced:
-            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_synced)
-        return []
-
-    def _on_boundary_synced(self) -> None:
-        """Everything below the boundary is on disk."""
-        self._awaiting_sync = False
+    def _wake_shell(self) -> None:
+        """There may be another page."""
         self.wake()
 
-    def _on_synced(self) -> None:
-        """Queue all messages that are on disk now."""
-        on_disk = self._gateway.log.synced_seq
-        while self._unsynced and self._unsynced[0].seq <= on_disk:
-            self.put(self._event_of(self._unsynced.popleft()))
-        if self._unsynced:
-            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_synced)
+    def _welcome_to(self, position: int, others: Iterable[Peer], **where: str) -> Iterator[bytes]:
+        """The event `welcome` in slices: who the client is, and the *others* that are there."""
+        head = b"id: %d\nevent: welcome\ndata: " % position
+        slices = listing.list_slices("peers", map(views.peer, others), **views.peer(self.who), **where)
+        return chain((head,), slices, (b"\n\n",))
+
+    def _next_page(self) -> list[bytes]:
+        if (found := self._feed.next_page()) is None:
+            return []
+        gap, messages = found[1]
+        before = [] if gap is None else [event("gap", dumps(gap._asdict()))]
+        return before + [self._event_of(message) for message in messages]
+
+    def _emit(self, _subscription: Subscription, message: Message) -> None:
+        self.put(self._event_of(message))
 
     def _event_of(self, message: Message) -> bytes:
         form = message.form(REST, self._make_event)
@@ -180,8 +161,8 @@ def event(name: str, data: bytes) -> bytes:
 
 
 @lru_cache(maxsize=4)  # all listeners of a channel get the same event
-def _presence(name: str, peer: Peer) -> bytes:
-    return event(name, dumps(views.peer(peer)))
+def _presence(name: str, channel: str, peer: Peer) -> bytes:
+    return event(name, dumps({**views.peer(peer), "channel": channel}))
 
 
 class EventStream(StreamedResponse):
@@ -248,10 +229,10 @@ def join_chunks(data: list[bytes]) -> list[bytes]:
     return [*joined, b"".join(some)] if some else joined
 
 
-def open_stream(caller: Caller, channel: str, after: int | None) -> EventStream:
+def open_stream(caller: Caller, selection: Selection, after: int | None) -> EventStream:
     """Start a stream; raise `Problem` 503 if there are too many connections."""
     gateway = caller.gateway
     if (reason := gateway.admission.capacity_error(caller.principal.address)) is not None:
         raise Problem("too-many-connections", reason, {"Retry-After": "10"})
     gateway.metrics.count("connections", REST)
-    return EventStream(EventSession(gateway, caller, channel, after))
+    return EventStream(EventSession(gateway, caller, selection, after))

@@ -27,6 +27,7 @@ from .problems import Problem
 from .publish import Publisher, parse_request_content
 from .routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
 from .searches import Searches
+from .selection import Selection, parse_selection
 from .time_range import parse_cursor, parse_range
 from .unrouted import METHODS, UNROUTED, unrouted
 
@@ -56,6 +57,8 @@ Resume = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="As `Last
 LastEventId = Annotated[
     int | None, Header(ge=0, le=MAX_INTEGER, description="The `id` of the last `message` event seen.")
 ]
+Selected = Annotated[list[str], Query(description="Channels, and patterns as `news/*`, between commas; repeatable.")]
+Names = Annotated[list[str], Query(description="One channel, whatever characters its name has; repeatable.")]
 Key = Annotated[str | None, Query(description="The API key, for an `EventSource`, which cannot send headers.")]
 
 ANY_JSON = {"description": "Any JSON value.", "example": {"text": "hello"}}
@@ -173,7 +176,28 @@ class Rest:
         """
         caller = Caller(self.gateway, request, key)
         name = caller.resolve_channel("subscribe", channel)
-        return open_stream(caller, name, after if last_event_id is None else last_event_id)
+        return open_stream(caller, Selection((name,)), after if last_event_id is None else last_event_id)
+
+    async def all_events(
+        self,
+        request: Request,
+        channels: Selected = [],  # noqa: B006  # FastAPI makes a new list for each request
+        channel: Names = [],  # noqa: B006
+        after: Resume = None,
+        last_event_id: LastEventId = None,
+        key: Key = None,
+    ) -> Response:
+        """Listen to several channels, and to all whose names begin in a certain way, also to those that begin later.
+
+        The events are those of one channel; each names its channel. There is a `welcome` for each channel and pattern.
+        The ids count through all channels, so a stream that is resumed misses nothing and repeats nothing in any of
+        them. Who listens by a pattern is not in these channels: `joined`, `left` and `direct` come only from channels
+        that are named. A right is needed for each named channel; of a pattern come the channels that you may hear.
+        """
+        caller = Caller(self.gateway, request, key)
+        selection = parse_selection(channels, channel)
+        caller.check_selection(selection)
+        return open_stream(caller, selection, after if last_event_id is None else last_event_id)
 
     # Channels
 
@@ -289,6 +313,7 @@ ROUTES = [  # the most frequent request comes first, because routes are tried in
     Route("GET",    ONE + "/messages",                Rest.messages, schema="MessagePage"),
     Route("GET",    ONE + "/messages/{id}",           Rest.message, schema="Message"),
     Route("GET",    ONE + "/events",                  Rest.events, media_type="text/event-stream"),
+    Route("GET",    "/v1/events",                     Rest.all_events, media_type="text/event-stream"),
     Route("GET",    "/v1/channels",                   Rest.channels, schema="ChannelPage"),
     Route("GET",    ONE,                              Rest.channel, schema="Channel"),
     Route("PUT",    ONE,                              Rest.make_channel, 201, others=(200,), schema="Channel"),

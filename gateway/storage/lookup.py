@@ -10,7 +10,7 @@ has a limit.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gateway.core.contracts import Receipt
@@ -25,10 +25,12 @@ from .tables import Tables
 from .unapplied import Unapplied
 
 PAGE = 256  # the most rows that one statement returns
+SCAN = 1_024  # records that one `scan` looks at: half a millisecond of work, whether it wants them or not
 LAST_SEQ_OF_CHANNELS = "SELECT value, (SELECT max(seq) FROM records WHERE channel = value) FROM json_each(?)"
 OFFSET_OF_SEQ = "SELECT offset FROM records WHERE seq = ?"
 SEQ_OF_ID = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
 ID_BETWEEN = "SELECT 1 FROM known WHERE id >= ? AND id < ? LIMIT 1"
+RECORDS_BETWEEN = "SELECT seq, offset, channel FROM records WHERE seq > ? AND seq < ? ORDER BY seq LIMIT ?"
 SEQ_OF_SENDER = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
 
 
@@ -46,6 +48,13 @@ class Place(NamedTuple):
     seq: int
     offset: int
     sender: int
+
+
+class ScannedPage(NamedTuple):
+    """Messages of some channels, and the sequence up to which there are no others."""
+
+    messages: list[Message]
+    last: int
 
 
 class Lookup:
@@ -209,6 +218,38 @@ class Lookup:
             and (sender is None or message.sender.number == sender)
         }
         return sorted((pending | applied).items(), reverse=newest_first)[:limit]
+
+    def scan(
+        self,
+        wanted: Callable[[str], bool],
+        *,
+        after: int,
+        before: int | None = None,
+        limit: int = PAGE,
+        size: int = BEYOND_ALL,
+    ) -> ScannedPage:
+        """At most *limit* messages of the *wanted* channels between two sequences, both excluded, oldest first.
+
+        It looks at `SCAN` records at most, and ends with the message that brings the content to *size* bytes.
+        """
+        end = min(self._synced + 1, BEYOND_ALL if before is None else before)
+        rows = self.rows(RECORDS_BETWEEN, (after, end, SCAN))
+        last = rows[-1][0] if len(rows) == SCAN else end - 1
+        places = {seq: offset for seq, offset, channel in rows if channel is not None and wanted(channel)}
+        places |= {
+            message.seq: 0
+            for message in self._unapplied.messages()
+            if after < message.seq <= last and wanted(message.channel)
+        }
+        found: list[Message] = []
+        for seq in sorted(places):
+            if (message := self.read(seq, places[seq])) is None:
+                continue
+            found.append(message)
+            size -= len(message.content)
+            if size <= 0 or len(found) == limit:
+                return ScannedPage(found, seq)
+        return ScannedPage(found, max(after, last))
 
     def latest(self, limit: int) -> Iterator[Message]:
         """The newest messages of all channels, last accepted first, among the last *limit* records, facts included."""

@@ -20,6 +20,7 @@ from gateway.app import create_app
 from gateway.core.message import Message
 from gateway.http.callers import Caller
 from gateway.http.events import EventSession
+from gateway.http.selection import Selection
 from gateway.runtime import Gateway
 from gateway.settings import settings_model
 from gateway.shells.uvicorn_http import FastHttp
@@ -59,7 +60,7 @@ class Still:
 
     def listen(self, after: int | None = None, channel: str = "lobby") -> EventSession:
         """A stream of events that nobody carries anywhere."""
-        return EventSession(self.gateway, self.caller(), channel, after)
+        return EventSession(self.gateway, self.caller(), Selection((channel,)), after)
 
     def say(self, content: bytes = b'"hi"', channel: str = "lobby") -> Message:
         """Publish something without a session."""

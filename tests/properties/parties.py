@@ -30,6 +30,7 @@ from gateway.http.events import EventSession
 from gateway.http.media import parse_content
 from gateway.http.problems import Problem
 from gateway.http.publish import Publisher
+from gateway.http.selection import Selection
 from tests.properties.house import House
 from tests.still import Clock
 
@@ -298,7 +299,7 @@ class RestParty(Party):
 
     def join(self, channel: str) -> None:
         if channel not in self.streams:
-            self.streams[channel] = EventSession(self.house.gateway, self._caller(), channel)
+            self.streams[channel] = EventSession(self.house.gateway, self._caller(), Selection((channel,)))
         super().join(channel)
 
     def leave(self, channel: str) -> None:
@@ -319,7 +320,7 @@ class RestParty(Party):
         return True
 
     def look_back(self, channel: str, strange: list[str]) -> None:
-        stream = EventSession(self.house.gateway, self._caller(), channel, 0)
+        stream = EventSession(self.house.gateway, self._caller(), Selection((channel,)), 0)
         self.house.settle(synced=True)
         while data := stream.data_to_send():
             self.take(b"".join(data))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from gateway.access.auth import KeyFile
 from gateway.core.message import Message, Peer
 from gateway.core.outbox import LOW_WATER, MAX_OUTBOX
-from gateway.http import events, listing, views
+from gateway.http import events, listing, replay, views
 from gateway.http.media import MAX_CONTENT
 from gateway.storage.log import SealPolicy
 from gateway.storage.retention import RetentionLimits
@@ -146,6 +146,7 @@ def test_who_comes_and_goes_and_what_is_direct_has_no_id(still: Any) -> None:
             "protocol": "rest",
             "identity": None,
             "name": None,
+            "channel": "lobby",
         }
     )
     assert heard[1].data["content"] == "psst"
@@ -209,7 +210,7 @@ def test_a_long_catching_up_waits_in_the_log_and_not_in_memory(still: Any) -> No
     still.sync()
     assert session.closing is None, "what is said meanwhile does not fill the outbox"
     while data := session.data_to_send():
-        assert sum(map(len, data)) <= (events.PAGE + 1) * 2 * len(big)
+        assert sum(map(len, data)) <= (replay.PAGE + 1) * 2 * len(big)
         heard += parse(data)
     assert ids(heard) == said
 
@@ -300,22 +301,22 @@ def test_a_stream_that_retention_overtakes_is_told_of_the_gap(still: Any) -> Non
     gateway = still.gateway
     gateway.log._writer._sealing = SealPolicy(bytes=1)
     said = []
-    for _ in range(3 * events.PAGE):
+    for _ in range(3 * replay.PAGE):
         said.append(still.say().seq)
         still.sync()
     session = still.listen(0)
     heard = parse(session.data_to_send())
-    assert ids(heard) == said[: events.PAGE]
+    assert ids(heard) == said[: replay.PAGE]
     gateway.retention.limits = RetentionLimits(bytes=5_000)
     gateway.retention.tick()
     still.posted.until(lambda: not gateway.retention._busy)
     kept = gateway.log.segments.first_kept
-    assert said[events.PAGE] < kept < said[-1]
+    assert said[replay.PAGE] < kept < said[-1]
     while data := session.data_to_send():
         heard += parse(data)
     gaps = [event.data for event in heard if event.name == "gap"]
-    assert gaps == [{"after": said[events.PAGE - 1], "before": kept}]
-    assert ids(heard) == [seq for seq in said if seq <= said[events.PAGE - 1] or seq >= kept]
+    assert gaps == [{"after": said[replay.PAGE - 1], "before": kept}]
+    assert ids(heard) == [seq for seq in said if seq <= said[replay.PAGE - 1] or seq >= kept]
 
 
 def retire(data: Path) -> None:
@@ -444,7 +445,7 @@ async def test_who_hangs_up_has_left(local: Any) -> None:
             async with httpx.AsyncClient() as client:
                 peers = (await client.get(f"{local.url}/v1/channels/lobby/peers")).json()["peers"]
             assert len(peers) == 2
-        assert await anext(first) == ("left", None, peers[1])
+        assert await anext(first) == ("left", None, peers[1] | {"channel": "lobby"})
     await until(lambda: local.gateway.bus.session_count == 0)
 
 

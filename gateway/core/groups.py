@@ -1,0 +1,28 @@
+"""The sessions that hear a message, in groups: delivering to a whole class costs less than to each session alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from .channels import GATEWAY_PREFIX
+from .flows import Flow, Flows
+from .member import Member
+
+
+class Group(NamedTuple):
+    """The sessions of a channel of one class and dialect, and the flows to their protocol, by protocol of origin."""
+
+    kind: type[Member]
+    sessions: list[Member]
+    flows: Mapping[str, Flow]
+
+
+def group_sessions(channel: str, sessions: Iterable[Member], flows: Flows) -> list[Group]:
+    """*sessions*, which hear what is published on *channel*, by class and dialect; *flows* are those to be counted."""
+    classes: dict[tuple[type[Member], str], list[Member]] = {}
+    for session in sessions:
+        classes.setdefault((type(session), session.dialect(channel)), []).append(session)
+    if channel.startswith(GATEWAY_PREFIX):  # what the gateway publishes about itself is not counted
+        flows = Flows()
+    return [Group(kind, group, flows.to_protocol(kind.protocol)) for (kind, _), group in classes.items()]

@@ -1,0 +1,55 @@
+"""Sessions that listen to every channel whose name begins with a prefix, also to channels that begin later.
+
+A watcher is not in these channels: nobody is told of it, and it is told of nobody. A prefix costs nothing until a
+message is published, and finding the watchers of a channel takes as many steps as its name has characters, however
+many watchers there are.
+"""
+
+from __future__ import annotations
+
+from .errors import AlreadySubscribed, NotSubscribed, TooManySubscriptions
+from .member import Member
+
+MAX_PREFIXES = 100  # of one session
+
+
+class Watchers:
+    """The watchers of all prefixes; the empty prefix is that of every channel."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, dict[Member, None]] = {}  # by prefix
+        self.prefixes: dict[Member, dict[str, None]] = {}  # by watcher
+
+    def add(self, session: Member, prefix: str) -> None:
+        """Let *session* watch *prefix*; raises `AlreadySubscribed` or `TooManySubscriptions`."""
+        prefixes = self.prefixes.get(session, {})
+        if prefix in prefixes:
+            raise AlreadySubscribed(f"{prefix}*")
+        if len(prefixes) >= MAX_PREFIXES:
+            raise TooManySubscriptions(f"not more than {MAX_PREFIXES} patterns")
+        self.prefixes.setdefault(session, {})[prefix] = None
+        self._sessions.setdefault(prefix, {})[session] = None
+
+    def remove(self, session: Member, prefix: str) -> None:
+        """Let *session* watch *prefix* no more; raises `NotSubscribed` unless it did."""
+        prefixes = self.prefixes.get(session, {})
+        if prefix not in prefixes:
+            raise NotSubscribed(f"{prefix}*")
+        del prefixes[prefix], self._sessions[prefix][session]
+        if not prefixes:
+            del self.prefixes[session]
+        if not self._sessions[prefix]:
+            del self._sessions[prefix]
+
+    def discard(self, session: Member) -> None:
+        """Let *session*, which has ended, watch nothing."""
+        for prefix in list(self.prefixes.get(session, ())):
+            self.remove(session, prefix)
+
+    def of(self, channel: str) -> list[Member]:
+        """The watchers of *channel*, each once."""
+        found: dict[Member, None] = {}
+        for size in range(len(channel) + 1):
+            if (sessions := self._sessions.get(channel[:size])) is not None:
+                found |= sessions
+        return list(found)

@@ -1,0 +1,134 @@
+"""What a listener missed: the messages after a sequence, out of the log, until the bus brings the rest.
+
+Laws of this file. Between what comes from the log and what comes from the bus lies a boundary: everything below it
+is read from the log, everything from it on was brought by the bus, so no message is missing or there twice. The
+boundary is set when the log has no more, and counts once everything below it is on disk. If more is brought than may
+be held until then, it is dropped, and read from the log behind a new boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gateway.core.message import Message
+from gateway.core.outbox import LOW_WATER
+from gateway.runtime import Gateway
+from gateway.storage.layout import BEYOND_ALL
+
+from .selection import Selection
+
+PAGE = 32  # messages that are read from the log in one turn of the loop
+MAX_HELD = 1 << 20  # bytes that are held beyond the boundary
+OVERHEAD = 512  # bytes that a message takes beside its content, about
+
+
+class Gap(NamedTuple):
+    """The messages between two sequences, both excluded, are no longer kept."""
+
+    after: int
+    before: int
+
+
+class Page(NamedTuple):
+    """Some of what was missed: perhaps a gap, then messages."""
+
+    gap: Gap | None
+    messages: list[Message]
+
+
+class Replay:
+    """Reads the messages of a *selection* after the sequence *after*, of the channels that are *readable*.
+
+    *wake* is called when there is another page to read.
+    """
+
+    __slots__ = (
+        *("_awaiting_sync", "_boundary", "_gateway", "_readable", "_selection", "_wake"),
+        *("held", "held_size", "over", "seen"),
+    )
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        selection: Selection,
+        after: int,
+        readable: Callable[[str], bool],
+        wake: Callable[[], None],
+    ) -> None:
+        self.seen = after  # the last sequence that was passed on, or that nothing before is missing of
+        self.held: list[Message] = []  # from the boundary on
+        self.held_size = 0  # about the bytes in it
+        self.over = False  # everything below the boundary was read
+        self._gateway = gateway
+        self._selection = selection
+        self._readable = readable
+        self._wake = wake
+        self._boundary: int | None = None
+        self._awaiting_sync = False  # until everything below the boundary is on disk
+
+    @property
+    def ready(self) -> bool:
+        """Whether there may be a page to read now."""
+        return not (self.over or self._awaiting_sync)
+
+    def hold(self, message: Message) -> None:
+        """Hold *message*, which the bus brought; before there is a boundary, the log will have it."""
+        if self._boundary is None:
+            return
+        self.held.append(message)
+        self.held_size += len(message.content) + OVERHEAD
+        if self.held_size > MAX_HELD:
+            self.held.clear()
+            self.held_size = 0
+            self._boundary = None
+
+    def next_page(self) -> Page:
+        """Return the next page, empty if there is none now; `ready` says whether to ask again.
+
+        Raises `Unavailable` if the log or the index cannot be read.
+        """
+        while self.ready:
+            end = self._gateway.index.synced_seq if self._boundary is None else self._boundary - 1
+            page, last = self._read(end)
+            gap = None
+            # Read after the page, since retention may have retired messages meanwhile.
+            kept = min(self._gateway.log.segments.first_kept, self._boundary or BEYOND_ALL)
+            if kept > self.seen + 1:
+                gap = Gap(self.seen, kept)
+                page = [message for message in page if message.seq >= kept]
+                last = max(last, kept - 1)
+            self.seen = max(self.seen, last)
+            if page or gap is not None:
+                return Page(gap, page)
+            if last < end:  # nothing was found so far: let others have their turn
+                break
+            self._continue_at_boundary()
+        return Page(None, [])
+
+    def _continue_at_boundary(self) -> None:
+        """The log has no more: set the boundary or, if that is reached, end."""
+        if self._boundary is not None:
+            self.over = True
+            return
+        ledger = self._gateway.bus.ledger
+        self._boundary = ledger.next_seq
+        self._awaiting_sync = True
+        ledger.when_synced(self._boundary - 1, self._on_boundary_synced)
+
+    def _on_boundary_synced(self) -> None:
+        self._awaiting_sync = False
+        self._wake()
+
+    def _read(self, end: int) -> tuple[list[Message], int]:
+        """Return a page of messages up to the sequence *end*, and the last sequence that was looked at."""
+        if self.seen >= end:
+            return [], self.seen
+        index, only, before = self._gateway.index, self._selection.only, end + 1
+        if only is None:
+            return index.scan(self._wants, after=self.seen, before=before, limit=PAGE, size=LOW_WATER)
+        found = index.history(only, after=self.seen, before=before, limit=PAGE, size=LOW_WATER)
+        return found, found[-1].seq if found else end
+
+    def _wants(self, channel: str) -> bool:
+        return self._selection.covers(channel) and self._readable(channel)
