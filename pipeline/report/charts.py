@@ -3,43 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from .axes import Axis, format_time, plot, time_ticks, value_axis
 
 # Each colour has its own lightness, so that they differ in greyscale and for colour-blind readers.
 COLOURS: Final = {"sprout": "#2a6f3e", "streamr": "#d9822b", "topic_relay": "#3b6fb6", "rest": "#9b4f96"}
 OTHER: Final = "#7a7a7a"
 VERDICTS: Final = {"ok": "#2a6f3e", "bad": "#b3261e", "unverifiable": "#9aa0a6"}
 _HEIGHT: Final = 100
+_FEW: Final = 3  # columns that a narrow screen has room for
 
 
-def bars_over_time(rows: Sequence[tuple[int, str, int]], step_ms: int) -> str:
-    """Draw stacked bars of (time in ms, protocol, n), with the maximum above and the times below."""
+class Periods(NamedTuple):
+    """The time that pictures show: from the period that starts at *begin* to the one at *end*, of *step* each (ms)."""
+
+    begin: int
+    end: int
+    step: int
+
+    @property
+    def number(self) -> int:
+        """The number of periods."""
+        return self.place(self.end) + 1
+
+    def place(self, time: int) -> int:
+        """Return the number of the period of *time*, from 0."""
+        return (time - self.begin) // self.step
+
+    def plot(self, shapes: str, axis: Axis, label: str) -> str:
+        """Write a picture with a unit of width for each period."""
+        times = time_ticks(self.begin, self.end + self.step)
+        return plot(shapes, self.number, _HEIGHT, axis, times, label)
+
+
+def bars_over_time(rows: Sequence[tuple[int, str, int]], periods: Periods) -> str:
+    """Draw stacked bars of (start of a period, protocol, n)."""
     if not rows:
         return placeholder("There are no messages yet.")
-    first, last = min(row[0] for row in rows), max(row[0] for row in rows)
     sums: dict[int, int] = {}
     for time, _, n in rows:
         sums[time] = sums.get(time, 0) + n
-    top = max(sums.values())
+    axis = value_axis(max(sums.values()), whole=True)
     drawn, height = [], dict.fromkeys(sums, 0.0)
     for time, protocol, n in rows:
-        tall = n / top * _HEIGHT
+        tall = n / axis.top * _HEIGHT
         height[time] += tall
-        at = (time - first) // step_ms
         drawn.append(
-            f'<rect x="{at + 0.08:.2f}" y="{_HEIGHT - height[time]:.3f}" width="0.84" height="{tall:.3f}"'
-            f' fill="{colour(protocol)}"><title>{format_time(time)} {escape(protocol)}: {n:,}</title></rect>'
+            f'<rect x="{periods.place(time) + 0.08:.2f}" y="{_HEIGHT - height[time]:.3f}" width="0.84"'
+            f' height="{tall:.3f}" fill="{colour(protocol)}">'
+            f"<title>{format_time(time)} {escape(protocol)}: {n:,}</title></rect>"
         )
-    count = (last - first) // step_ms + 1
-    return (
-        f'<figure><p class="most">{top:,} at most</p><svg class="time" role="img" aria-label="messages over time"'
-        f' viewBox="0 0 {count} {_HEIGHT}" preserveAspectRatio="none">{"".join(drawn)}</svg>'
-        f"<figcaption><span>{format_time(first)}</span>"
-        f"<span>{format_time(last + step_ms)} UTC</span></figcaption></figure>"
-        f"{legend({row[1] for row in rows})}"
-    )
+    picture = periods.plot("".join(drawn), axis, "messages over time")
+    return f"<figure>{picture}</figure>{legend({row[1] for row in rows})}"
+
+
+def lines_over_time(rows: Sequence[tuple[int, Sequence[float]]], periods: Periods, label: str) -> str:
+    """Draw a line for each value of (start of a period, values); where a period is missing, the lines are broken."""
+    axis = value_axis(max(max(values) for _, values in rows))
+    paths = ["" for _ in rows[0][1]]
+    for at, (time, values) in enumerate(rows):
+        follows = at > 0 and periods.place(rows[at - 1][0]) == periods.place(time) - 1
+        for n, value in enumerate(values):
+            y = _HEIGHT * (1 - value / axis.top)
+            paths[n] += f"V{y:.2f}h1" if follows else f"M{periods.place(time)},{y:.2f}h1"
+    shapes = "".join(f'<path class="line{n}" d="{path}"/>' for n, path in enumerate(paths))
+    return periods.plot(shapes, axis, label)
 
 
 def legend(protocols: Iterable[str]) -> str:
@@ -63,16 +93,23 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> str:
     if not told:
         return placeholder("There is nothing to show yet.")
     kinds = [_kind(value) for value in told[0]]
+    many = ' class="many"' if len(head) > _FEW else ""
     heads = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for text, kind in zip(head, kinds, strict=False))
-    body = "".join(f"<tr>{_cells(row)}</tr>" for row in told)
-    return f'<div class="wide"><table id="{name}"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    body = "".join(f"<tr>{_cells(head, row)}</tr>" for row in told)
+    return (
+        f'<div class="wide"><table id="{name}"{many}><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
-def _cells(row: Sequence[Any]) -> str:
+def _cells(head: Sequence[str], row: Sequence[Any]) -> str:
+    """Write the cells of *row*; each has the name of its column, which a narrow screen shows beside it."""
     picture = row[-1] if isinstance(row[-1], Raw) else ""
     first, *others = row[:-1] if picture else row
     told = [f"<td{_kind(first)}>{_text(first)}{picture}</td>"]
-    return "".join([*told, *(f"<td{_kind(value)}>{_text(value)}</td>" for value in others)])
+    named = zip(head[1:], others, strict=True)
+    return "".join(
+        [*told, *(f'<td{_kind(value)} data-name="{escape(name)}">{_text(value)}</td>' for name, value in named)]
+    )
 
 
 def _kind(value: Any) -> str:
@@ -87,7 +124,7 @@ def _text(value: Any) -> str:
             return f"{value:,}"
         case float():
             return f"{value:,.2f}"
-    return escape(_visible(str(value)))
+    return escape(visible(str(value)))
 
 
 class Raw(str):
@@ -106,12 +143,7 @@ def colour(protocol: str) -> str:
     return COLOURS.get(protocol, OTHER)
 
 
-def format_time(time: int | None) -> str:
-    """Format a time (ms) as date and minute in UTC; `-` for None."""
-    return "-" if time is None else datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Escape control characters in *text*, which peers chose, and shorten it to 80 characters."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return shown if len(shown) <= 80 else f"{shown[:79]}…"

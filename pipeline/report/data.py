@@ -19,12 +19,15 @@ from pipeline.schemas import (
     REJECTS,
     TableSpec,
 )
+from pipeline.transforms.latency import QUANTILES, latency
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-BUCKETS = 120  # bars in the traffic chart
+BUCKETS = 120  # periods of time in a picture
 TOP = 20  # number of channels listed
+TOP_FLOWS = 12  # pairs of protocols whose latency has a picture
+MINUTE_MS = 60_000
 
 Rows = list[tuple[Any, ...]]
 
@@ -33,10 +36,11 @@ Rows = list[tuple[Any, ...]]
 class ReportData:
     """All numbers on the page.
 
-    `traffic` has (start of the bar, protocol, n), a bar for each `bucket_minutes`; `channels` (channel, n, bytes);
-    `flows` (from, to, n, undelivered, p50, p95, p99), with the quantiles of the worst minute; `integrity` (check,
-    verdict, n); `gaps` (state, n); `rejects` (reason, n); `batches` (job, batches, rows in, rows out, seconds). Times
-    are ms.
+    Pictures have one place for each period of `bucket_minutes`, from the period `begin` to the period `end`. `traffic`
+    has (start of the period, protocol, n); `channels` (channel, n, bytes); `flows` (from, to, n, undelivered, p50, p95,
+    p99), with the percentiles over everything; `latency` (from, to, start of the period, p50, p95, p99) of the
+    `TOP_FLOWS` pairs with most deliveries; `integrity` (check, verdict, n); `gaps` (state, n); `rejects` (reason, n);
+    `batches` (job, batches, rows in, rows out, seconds). Times and latencies are ms.
     """
 
     gateways: list[str]
@@ -47,11 +51,14 @@ class ReportData:
     first_seq: int | None
     last_seq: int | None
     bucket_minutes: int
+    begin: int
+    end: int
     protocols: Rows
     traffic: Rows
     channels: Rows
     channel_count: int
     flows: Rows
+    latency: Rows
     integrity: Rows
     gaps: Rows
     forest: dict[str, int]
@@ -71,17 +78,21 @@ def gather(run: Run) -> ReportData:
         F.min("seq").alias("first_seq"),
         F.max("seq").alias("last_seq"),
     ).collect()[0]
-    bucket, traffic = _traffic(minutes)
+    bucket, begin, end = _periods(minutes, _frame(run, LATENCY_MINUTE))
+    flows = _flows(records)
     by_channel = minutes.groupBy("channel").agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes"))
     return ReportData(
         gateways=[row[0] for row in records.select("gateway_id").distinct().orderBy("gateway_id").collect()],
         **ends.asDict(),
         bucket_minutes=bucket,
+        begin=begin,
+        end=end,
         protocols=_rows(minutes.groupBy("protocol").agg(F.sum("n"), F.sum("bytes")).orderBy("protocol")),
-        traffic=traffic,
+        traffic=_traffic(minutes, bucket, begin),
         channels=_rows(by_channel.orderBy(F.desc("n"), "channel").limit(TOP)),
         channel_count=by_channel.count(),
-        flows=_flows(_frame(run, LATENCY_MINUTE)),
+        flows=flows,
+        latency=_latency(records, flows, bucket, begin, end),
         integrity=_counted(_frame(run, INTEGRITY), "check", "verdict"),
         gaps=_counted(_frame(run, GAPS), "state"),
         forest=_forest(_frame(run, FOREST)),
@@ -102,31 +113,51 @@ def _counted(frame: DataFrame, *names: str) -> Rows:
     return _rows(frame.groupBy(*names).agg(F.count(F.lit(1))).orderBy(*names))
 
 
-def _traffic(minutes: DataFrame) -> tuple[int, Rows]:
-    """Return the number of minutes in one bar, and the bars."""
-    at = (F.unix_seconds("minute") / 60).cast("bigint")
-    low, high = minutes.agg(F.min(at), F.max(at)).collect()[0]
-    if low is None:
-        return 1, []
-    bucket = -(-(high - low + 1) // BUCKETS)
-    place = F.floor((at - F.lit(low)) / bucket) * bucket + F.lit(low)
-    bars = minutes.groupBy((place * 60_000).alias("time"), "protocol").agg(F.sum("n"))
-    return bucket, _rows(bars.orderBy("time", "protocol"))
+def _periods(*tables: DataFrame) -> tuple[int, int, int]:
+    """Return the number of minutes in a period, and the first and the last period (ms), over all of *tables*."""
+    at = F.unix_millis("minute")
+    ends = [tuple(table.agg(F.min(at), F.max(at)).collect()[0]) for table in tables]
+    known = [(low, high) for low, high in ends if low is not None]
+    if not known:
+        return 1, 0, 0
+    low, high = min(low for low, _ in known), max(high for _, high in known)
+    minutes = -(-((high - low) // MINUTE_MS + 1) // BUCKETS)
+    return minutes, low, low + (high - low) // (minutes * MINUTE_MS) * (minutes * MINUTE_MS)
 
 
-def _flows(latency: DataFrame) -> Rows:
-    worst = [F.max(name) for name in ("p50", "p95", "p99")]
-    pairs = latency.groupBy("from_protocol", "to_protocol").agg(F.sum("n"), F.sum("undelivered"), *worst)
+def _period(ms: Column, bucket: int, begin: int) -> Column:
+    """Return the start of the period of the time *ms*."""
+    step = bucket * MINUTE_MS
+    return F.floor((ms - F.lit(begin)) / step) * step + F.lit(begin)
+
+
+def _traffic(minutes: DataFrame, bucket: int, begin: int) -> Rows:
+    time = _period(F.unix_millis("minute"), bucket, begin).alias("time")
+    return _rows(minutes.groupBy(time, "protocol").agg(F.sum("n")).orderBy("time", "protocol"))
+
+
+def _flows(records: DataFrame) -> Rows:
+    pairs = latency(records, F.lit(0)).select("from_protocol", "to_protocol", "n", "undelivered", *QUANTILES)
     return _rows(pairs.orderBy("from_protocol", "to_protocol"))
+
+
+def _latency(records: DataFrame, flows: Rows, bucket: int, begin: int, end: int) -> Rows:
+    """Return the percentiles over time of the pairs of *flows* with most deliveries."""
+    busiest = {row[:2] for row in sorted(flows, key=lambda row: (-row[2], row))[:TOP_FLOWS]}
+    found = latency(records, _period(F.col("minute"), bucket, begin)).where(
+        F.col("p50").isNotNull() & F.col("window").between(begin, end)
+    )
+    rows = _rows(found.select("from_protocol", "to_protocol", "window", *QUANTILES).orderBy("window"))
+    return sorted((row for row in rows if row[:2] in busiest), key=lambda row: row[:3])
 
 
 def _forest(forest: DataFrame) -> dict[str, int]:
     told = forest.agg(
         F.count(F.lit(1)).alias("nodes"),
-        F.count_if("is_leaf").alias("leaves"),
-        F.count_if(~F.col("parent_present")).alias("orphans"),
-        F.count_if(~F.col("depth_ok")).alias("at a wrong depth"),
-        F.coalesce(F.max("thread_size"), F.lit(0)).alias("in the largest thread"),
+        F.count_if("is_leaf").alias("nodes that nothing answers"),
+        F.count_if(~F.col("parent_present")).alias("nodes whose parent is missing"),
+        F.count_if(~F.col("depth_ok")).alias("nodes with a wrong depth"),
+        F.coalesce(F.max("thread_size"), F.lit(0)).alias("nodes of the largest conversation"),
     )
     return {str(name): int(value) for name, value in told.collect()[0].asDict().items()}
 

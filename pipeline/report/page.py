@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Final
+from itertools import groupby
+from typing import Any, Final
 
-from .charts import VERDICTS, Raw, bar, bars_over_time, colour, format_time, placeholder, table
-from .data import ReportData
+from .axes import format_time
+from .charts import VERDICTS, Periods, Raw, bar, bars_over_time, colour, lines_over_time, placeholder, table, visible
+from .data import MINUTE_MS, ReportData
 
 STYLE: Final = """
 :root{color-scheme:light dark;--line:#8884;--soft:#8881}
@@ -17,37 +20,78 @@ p{margin:.5rem 0}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.5rem;padding:0;list-style:none}
 .facts li{background:var(--soft);border-radius:.5rem;padding:.5rem .75rem}
 .facts b{display:block;font-size:1.2rem;font-variant-numeric:tabular-nums}
-figure{margin:0}figcaption{display:flex;justify-content:space-between;font-size:.9rem}
-.most{font-size:.9rem;margin:0}
-svg.time{display:block;width:100%;height:12rem;border-bottom:1px solid currentColor}
+figure{margin:0}figcaption{font-size:.9rem}
+.plot{display:grid;grid-template:12rem 1.6rem/auto 1fr;column-gap:.4rem;padding-top:.6rem;font-size:.8rem;
+font-variant-numeric:tabular-nums}
+.plot svg{display:block;width:100%;height:100%}
+.y,.x{position:relative}.y span,.x span{position:absolute;white-space:nowrap}
+.y span{right:0;transform:translateY(50%)}.x{grid-column:2}.x span{top:.2rem}
+.x .inner{transform:translateX(-50%)}.x .last{transform:translateX(-100%)}
+.grid line{stroke:var(--line);vector-effect:non-scaling-stroke}
+.line0,.line1,.line2{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}
+.line0{stroke:#2a6f3e}.line1{stroke:#d9822b;stroke-dasharray:6 2}.line2{stroke:#b3261e;stroke-dasharray:2 2}
+.pictures{margin-top:1rem;display:grid;grid-template-columns:repeat(auto-fit,minmax(min(19rem,100%),1fr));gap:1rem}
+.pictures .plot{grid-template-rows:8rem 1.6rem}
+dl{display:grid;grid-template-columns:auto 1fr;gap:.1rem .75rem;font-size:.9rem;margin:.5rem 0}
+dt{font-weight:600}dd{margin:0}
 svg.bar{display:block;width:100%;height:.5rem;margin:.15rem 0;background:var(--soft)}
 .legend{display:flex;flex-wrap:wrap;gap:1rem;list-style:none;padding:0;margin:.5rem 0;font-size:.9rem}
 .legend i{display:inline-block;width:.9rem;height:.9rem;margin-right:.3rem;vertical-align:-.1rem}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%}
 th,td{text-align:left;vertical-align:top;padding:.3rem .5rem;border-bottom:1px solid var(--line)}
-th{font-weight:600}td:first-child{width:35%;max-width:20rem;overflow-wrap:break-word}
+th{font-weight:600}td:first-child{width:35%;max-width:20rem;overflow-wrap:anywhere}
 th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:nowrap}
 .nothing{color:#777}
+@media screen and (max-width:40rem){
+.many thead{display:none}.many tr{display:block;padding:.4rem 0;border-bottom:1px solid var(--line)}
+.many td{display:flex;justify-content:space-between;border:0;padding:.1rem 0}
+.many td:first-child{display:block;width:auto;max-width:none;font-weight:600}
+.many td::before{content:attr(data-name)}.many td:first-child::before{content:none}}
 @media print{body{max-width:none;padding:0;font-size:10pt}h2{break-after:avoid}figure,tr{break-inside:avoid}
-*{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}}
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}
+.small{columns:2;column-gap:2rem}.small section{break-inside:avoid}.small h2{margin-top:0}}
 """
+
+
+PERCENTILES: Final = {
+    "p50": "half of the deliveries took at most so long (green)",
+    "p95": "95 of 100 deliveries did (orange)",
+    "p99": "99 of 100 deliveries did (red)",
+}
+CHECKS: Final = {
+    "node_id": "the id of an Arbor node is computed again",
+    "openpgp": "the signature of an Arbor node",
+    "eth": "the signature of a Streamr message",
+    "eth_legacy": "the signature of a Streamr message, in the older form",
+}
+GAPS: Final = {
+    "open": "it is not in the log",
+    "filled": "it came later",
+    "fork": "it is in the log, and is not the message before this one",
+    "unknown before": "it is older than everything of its chain in the log",
+}
+REASONS: Final = {
+    "checksum": "the checksum does not match",
+    "torn": "the line does not end",
+    "corrupt": "the line is no valid record",
+    "foreign": "the line does not belong there",
+    "duplicate": "the record is there already",
+}
 
 
 def page(numbers: ReportData, made: int) -> str:
     """Return the report as HTML; *made* is the time (ms) to show."""
     gateways = ", ".join(numbers.gateways) or "no gateway yet"
-    sections = (
-        ("Traffic", _traffic(numbers)),
-        ("Channels", _channels(numbers)),
-        ("From protocol to protocol", _flows(numbers)),
-        ("Integrity", _integrity(numbers)),
-        ("Gaps in streams", _gaps(numbers)),
-        ("Arbor forest", _forest(numbers)),
-        ("Rejected lines", table(("reason", "lines"), numbers.rejects, "rejects")),
-        ("The pipeline", table(("job", "batches", "rows in", "rows out", "seconds"), numbers.batches, "batches")),
+    large = (("Traffic", _traffic(numbers)), ("Channels", _channels(numbers)), ("Latency", _latency(numbers)))
+    small = (
+        ("Ids and signatures", _integrity(numbers)),
+        ("Gaps in Streamr chains", _gaps(numbers)),
+        ("Arbor nodes", _forest(numbers)),
+        ("Unreadable lines", _rejects(numbers)),
+        ("Work of the pipeline", _work(numbers)),
     )
-    body = "".join(f"<section><h2>{escape(title)}</h2>{text}</section>" for title, text in sections)
+    body = f'{_sections(large)}<div class="small">{_sections(small)}</div>'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -62,20 +106,35 @@ def _facts(numbers: ReportData) -> str:
         "records": f"{numbers.records:,}",
         "messages": f"{numbers.messages:,}",
         "channels": f"{numbers.channel_count:,}",
-        "from": format_time(numbers.first_time),
-        "to": format_time(numbers.last_time),
+        "from": "-" if numbers.first_time is None else format_time(numbers.first_time),
+        "to": "-" if numbers.last_time is None else format_time(numbers.last_time),
     }
     items = "".join(f'<li><b id="{name}">{value}</b>{name}</li>' for name, value in facts.items())
     return f'<ul class="facts">{items}</ul>'
 
 
+def _sections(sections: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"<section><h2>{escape(title)}</h2>{text}</section>" for title, text in sections)
+
+
+def _periods(numbers: ReportData) -> Periods:
+    return Periods(numbers.begin, numbers.end, numbers.bucket_minutes * MINUTE_MS)
+
+
+def _each(numbers: ReportData) -> str:
+    return "minute" if numbers.bucket_minutes == 1 else f"{numbers.bucket_minutes:,} minutes"
+
+
+def _terms(terms: Mapping[str, str]) -> str:
+    """Explain the words of a table."""
+    return f"<dl>{''.join(f'<dt>{escape(word)}</dt><dd>{escape(text)}</dd>' for word, text in terms.items())}</dl>"
+
+
 def _traffic(numbers: ReportData) -> str:
-    step = numbers.bucket_minutes
-    each = "minute" if step == 1 else f"{step} minutes"
-    rows = [(protocol, n, size) for protocol, n, size in numbers.protocols]
     return (
-        f"<p>Messages in each {each}, by the sender's protocol.</p>"
-        f"{bars_over_time(numbers.traffic, step * 60_000)}{table(('protocol', 'messages', 'bytes'), rows, 'protocols')}"
+        f"<p>Messages in each {_each(numbers)} (UTC), by the sender's protocol. The gateway's own channels are not"
+        f" counted.</p>{bars_over_time(numbers.traffic, _periods(numbers))}"
+        f"{table(('protocol', 'messages', 'bytes'), numbers.protocols, 'protocols')}"
     )
 
 
@@ -87,13 +146,30 @@ def _channels(numbers: ReportData) -> str:
     return note + table(("channel", "messages", "bytes"), rows, "channels")
 
 
-def _flows(numbers: ReportData) -> str:
+def _latency(numbers: ReportData) -> str:
+    """Show the percentiles of each pair of protocols: over everything as a table, over time as pictures."""
     if not numbers.flows:
-        return placeholder("The log has no latency counts yet.")
+        return placeholder("The log has no latencies yet.")
     most = max(row[2] for row in numbers.flows) or 1
-    rows = [(*row, Raw(bar([(row[2] / most, colour(row[0]))]))) for row in numbers.flows]
-    head = ("from", "to", "delivered", "undelivered", "p50 ms", "p95 ms", "p99 ms")
-    return f"<p>Latencies are those of the worst minute.</p>{table(head, rows, 'flows')}"
+    rows = [(*_pair(row), *row[2:], Raw(bar([(row[2] / most, colour(row[0]))]))) for row in numbers.flows]
+    head = ("from, to", "delivered", "undelivered", "p50, ms", "p95, ms", "p99, ms")
+    pictures = "".join(
+        f"<figure><figcaption>{escape(visible(' '.join(_pair(pair))))}, ms</figcaption>"
+        f"{lines_over_time([(time, values) for _, _, time, *values in found], _periods(numbers), 'latency over time')}"
+        "</figure>"
+        for pair, found in ((pair, list(found)) for pair, found in groupby(numbers.latency, lambda row: row[:2]))
+    )
+    return (
+        "<p>How long deliveries took within the gateway, from the sender's protocol to the listener's: from the moment"
+        " a message was queued for a listener until it was written to the connection. Some ten deliveries a second were"
+        f" measured. The table covers the whole log, the pictures each {_each(numbers)} (UTC).</p>"
+        f"{_terms(PERCENTILES)}{table(head, rows, 'flows')}"
+        f'<div class="pictures">{pictures}</div>'
+    )
+
+
+def _pair(row: Sequence[Any]) -> tuple[str]:
+    return (f"{row[0]} → {row[1]}",)
 
 
 def _integrity(numbers: ReportData) -> str:
@@ -104,14 +180,29 @@ def _integrity(numbers: ReportData) -> str:
     for check, found in checks.items():
         total = sum(found.values())
         rows.append((check, *found.values(), Raw(bar([(n / total, VERDICTS[name]) for name, n in found.items()]))))
-    return table(("check", *VERDICTS), rows, "integrity")
+    known = {check: text for check, text in CHECKS.items() if check in checks}
+    return table(("check", *VERDICTS), rows, "integrity") + (_terms(known) if known else "")
 
 
 def _gaps(numbers: ReportData) -> str:
+    if not numbers.gaps:
+        return placeholder("Every chain is complete.")
     total = sum(row[1] for row in numbers.gaps) or 1
     rows = [(state, n, Raw(bar([(n / total, colour("streamr"))]))) for state, n in numbers.gaps]
-    return table(("state", "messages"), rows, "gaps") if rows else placeholder("Every chain is complete.")
+    known = {state: GAPS[state] for state, _ in numbers.gaps if state in GAPS}
+    return table(("predecessor", "messages"), rows, "gaps") + _terms(known)
 
 
 def _forest(numbers: ReportData) -> str:
-    return table(("", "nodes"), numbers.forest.items(), "forest")
+    return table(("", "number"), numbers.forest.items(), "forest")
+
+
+def _rejects(numbers: ReportData) -> str:
+    if not numbers.rejects:
+        return placeholder("Every line of the log could be read.")
+    known = {reason: REASONS[reason] for reason, _ in numbers.rejects if reason in REASONS}
+    return table(("reason", "lines"), numbers.rejects, "rejects") + _terms(known)
+
+
+def _work(numbers: ReportData) -> str:
+    return table(("job", "batches", "rows read", "rows written", "seconds"), numbers.batches, "batches")

@@ -24,14 +24,24 @@ FACT: Final = (
     " latency: array<array<bigint>>>>"
 )
 QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-_FLOW: Final = ("minute", "from_protocol", "to_protocol")
+_FLOW: Final = ("window", "from_protocol", "to_protocol")
 
 
 def latency_minute(messages: DataFrame) -> DataFrame:
-    """Make `gold/latency_minute` of `bronze/messages`; quantiles in ms, interpolated linearly between two bounds."""
+    """Make `gold/latency_minute` of `bronze/messages`."""
+    found = latency(messages, minute("minute")).withColumnRenamed("window", "minute")
+    return found.select(*LATENCY_MINUTE.schema.fieldNames())
+
+
+def latency(messages: DataFrame, window: Column) -> DataFrame:
+    """Return counts and quantiles by window, `from_protocol` and `to_protocol`.
+
+    *window* is made of the column `minute` (ms) and never null. Quantiles are in ms, interpolated linearly between two
+    bounds of the histogram, whose samples of all minutes of the window are added.
+    """
     facts = messages.where("kind = 'counts'").select(F.from_json("fact", FACT).alias("told"))
     flows = facts.select("told.minute", F.explode("told.flows").alias("flow")).select(
-        minute("minute").alias("minute"),
+        window.alias("window"),
         F.col("flow.from").alias("from_protocol"),
         F.col("flow.to").alias("to_protocol"),
         F.coalesce("flow.delivered", F.lit(0)).alias("delivered"),
@@ -39,8 +49,7 @@ def latency_minute(messages: DataFrame) -> DataFrame:
         F.col("flow.latency").alias("latency"),
     )
     sums = flows.groupBy(*_FLOW).agg(F.sum("delivered").alias("n"), F.sum("undelivered").alias("undelivered"))
-    told = sums.join(_quantiles(flows), list(_FLOW), "left")
-    return told.select(*LATENCY_MINUTE.schema.fieldNames())
+    return sums.join(_quantiles(flows), list(_FLOW), "left")
 
 
 def _quantiles(flows: DataFrame) -> DataFrame:

@@ -12,13 +12,16 @@ from typing import Any
 
 import duckdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.jobs import report
-from pipeline.report.charts import bars_over_time
-from pipeline.report.data import ReportData
+from pipeline.report.axes import time_ticks, value_axis
+from pipeline.report.charts import Periods, bars_over_time, lines_over_time
+from pipeline.report.data import ReportData, gather
 from pipeline.report.page import page
 from pipeline.run import Run
-from pipeline.schemas import CHANNEL_MINUTE, GAPS, INTEGRITY, MESSAGES
+from pipeline.schemas import CHANNEL_MINUTE, GAPS, INTEGRITY, LATENCY_MINUTE, MESSAGES
 from tests.pipeline.test_ingest import _glob
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -120,7 +123,7 @@ def test_its_numbers_are_those_of_the_tables(made: tuple[Run, Path]) -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser here")
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_it(made: tuple[Run, Path], tmp_path: Path, width: int) -> None:
     run, path = made
     common = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/browser"]
@@ -134,7 +137,19 @@ def test_a_browser_shows_it(made: tuple[Run, Path], tmp_path: Path, width: int) 
 
 def test_names_that_peers_chose_are_text() -> None:
     nasty = "<script>alert(1)</script>\x1b[2J" + "x" * 100
-    numbers = ReportData(["<b>"], 1, 1, 0, 1, 1, 1, 1, [], [(0, "<i>", 1)], [(nasty, 1, 1)], 1, [], [], [], {}, [], [])
+    flows = [("<i>", nasty, 1, 0, 1.0, 2.0, 3.0)]
+    given: dict[str, Any] = {
+        **{"gateways": ["<b>"], "records": 1, "messages": 1, "first_time": 0, "last_time": 1, "first_seq": 1},
+        **{"last_seq": 1, "bucket_minutes": 1, "begin": 0, "end": 0, "protocols": [], "traffic": [(0, "<i>", 1)]},
+        **{
+            "channels": [(nasty, 1, 1)],
+            "channel_count": 1,
+            "flows": flows,
+            "latency": [("<i>", nasty, 0, 1.0, 2.0, 3.0)],
+        },
+        **{"integrity": [("<i>", "ok", 1)], "gaps": [("<i>", 1)], "forest": {}, "rejects": [("<i>", 1)], "batches": []},
+    }
+    numbers = ReportData(**given)
     text = page(numbers, 0)
     assert "<script" not in text
     assert "\x1b" not in text
@@ -143,11 +158,46 @@ def test_names_that_peers_chose_are_text() -> None:
 
 
 def test_bars_stand_on_each_other_and_the_tallest_fills_the_picture() -> None:
-    drawn = bars_over_time([(0, "rest", 1), (0, "sprout", 3), (120_000, "rest", 2)], 60_000)
+    drawn = bars_over_time([(0, "rest", 1), (0, "sprout", 3), (120_000, "rest", 2)], Periods(0, 120_000, 60_000))
     shapes = re.findall(r'x="([\d.]+)" y="([\d.]+)" width="0.84" height="([\d.]+)"', drawn)
     assert [tuple(map(float, shape)) for shape in shapes] == [(0.08, 75, 25), (0.08, 0, 75), (2.08, 50, 50)]
     assert 'viewBox="0 0 3 100"' in drawn
-    assert "4 at most" in drawn
+    assert ">4</span>" in drawn
+
+
+def test_lines_break_where_a_period_is_missing() -> None:
+    rows = [(0, (1.0, 4.0)), (60_000, (2.0, 4.0)), (180_000, (4.0, 4.0))]
+    drawn = lines_over_time(rows, Periods(0, 180_000, 60_000), "x")
+    paths = re.findall(r'class="line(\d)" d="([^"]+)"', drawn)
+    assert paths == [("0", "M0,75.00h1V50.00h1M3,0.00h1"), ("1", "M0,0.00h1V0.00h1M3,0.00h1")]
+
+
+@given(st.floats(1e-3, 1e9), st.booleans())
+def test_an_axis_has_few_round_steps_and_room_for_all(most: float, whole: bool) -> None:
+    axis = value_axis(most, whole=whole)
+    assert axis.top >= most * (1 - 1e-6)
+    assert 2 <= len(axis.ticks) <= 5
+    assert [axis.ticks[0].at, axis.ticks[-1].at] == [0, 1]
+    texts = [tick.text for tick in axis.ticks]
+    assert len(texts) == len(set(texts))
+    assert float(texts[-1].replace(",", "")) == pytest.approx(axis.top)
+
+
+@given(st.integers(0, 2 * 10**12), st.integers(1, 10**6))
+def test_an_axis_of_time_has_few_round_times(begin: int, minutes: int) -> None:
+    ticks = time_ticks(begin, begin + minutes * 60_000)
+    assert len(ticks) <= 4
+    assert all(0 <= tick.at <= 1 for tick in ticks)
+    assert len(ticks) >= 1 or minutes < 8
+
+
+def test_percentiles_over_time_are_those_of_the_minutes(made: tuple[Run, Path]) -> None:
+    run, _ = made
+    numbers = gather(run)
+    assert numbers.bucket_minutes == 1
+    query = "SELECT from_protocol, to_protocol, epoch_ms(minute), p50, p95, p99 FROM {} ORDER BY ALL"
+    assert numbers.latency == asked(run, LATENCY_MINUTE, query)
+    assert len(numbers.latency) > 2
 
 
 def test_an_empty_warehouse_has_a_report(make_run: Callable[..., Run]) -> None:

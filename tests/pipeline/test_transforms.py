@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from coincurve import PrivateKey
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from adapters.streamr.crypto.signing import address_of, sign, sign_message, signed_payloads
 from adapters.streamr.wire.message import ETH_LEGACY, MessageID, MessageRef, StreamMessage
@@ -24,7 +25,7 @@ from pipeline.sources.records import decode_row
 from pipeline.transforms import decode, integrity
 from pipeline.transforms.forest import forest, shown
 from pipeline.transforms.gaps import gaps
-from pipeline.transforms.latency import latency_minute
+from pipeline.transforms.latency import latency, latency_minute
 from pipeline.transforms.stats import channel_minute
 from tests.pipeline.generate import GATEWAY, START, lines, message, start, talk
 
@@ -384,3 +385,7 @@ def test_latency_is_read_off_the_histograms(spark: SparkSession) -> None:
     rest = found[at, "rest"]
     assert (rest["n"], rest["undelivered"], rest["p50"]) == (0, 3, None)
     assert len(found) == 3
+    whole = {row["from_protocol"]: row for row in dicts(latency(rows, F.lit(0)))}
+    assert (whole["sprout"]["n"], whole["sprout"]["undelivered"]) == (201, 3)
+    assert whole["sprout"]["p50"] == pytest.approx(1 + (100.5 - 51) / 148), "one more is up to 0.5 ms"
+    assert len(whole) == 2

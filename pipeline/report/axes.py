@@ -1,0 +1,76 @@
+"""Axes: round numbers and round times beside a picture, as HTML, which keeps its size whatever the picture's width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from itertools import count
+from typing import Final, NamedTuple
+
+MOST_TICKS: Final = 4  # steps of an axis: their labels fit on a telephone
+_MINUTE, _DAY = 60_000, 86_400_000  # ms
+_MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
+_EDGE: Final = 0.1  # of the width: labels nearer to an end are not centred on their ticks
+
+
+class Tick(NamedTuple):
+    """A mark on an axis, at a part of its length (0 to 1)."""
+
+    at: float
+    text: str
+
+
+class Axis(NamedTuple):
+    """An axis from 0 to *top*."""
+
+    top: float
+    ticks: list[Tick]
+
+
+def value_axis(most: float, *, whole: bool = False) -> Axis:
+    """Divide an axis from 0 to at least *most* into round steps, of *whole* numbers if the values are."""
+    least = max(most, 1 if whole else 1e-3) / MOST_TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(size * power for size in (1, 2, 5, 10) if size * power >= least * (1 - 1e-9))
+    step = max(step, 1.0) if whole else step
+    steps = max(1, math.ceil(most / step - 1e-9))
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    return Axis(steps * step, [Tick(n / steps, f"{n * step:,.{digits}f}") for n in range(steps + 1)])
+
+
+def time_ticks(begin: int, end: int) -> list[Tick]:
+    """Return at most `MOST_TICKS` round times (UTC) from *begin* to *end* (ms)."""
+    length = max(1, end - begin)
+    days = (days * 10**power * _DAY for power in count() for days in (1, 2, 5))
+    steps = (*(minutes * _MINUTE for minutes in _MINUTES), *(next(days) for _ in range(12)))
+    step = next(step for step in steps if length / step <= MOST_TICKS)
+    same_day = begin // _DAY == (end - 1) // _DAY
+    pattern = "%Y-%m-%d" if step >= _DAY else "%H:%M" if same_day else "%m-%d %H:%M"
+    times = range(-(-begin // step) * step, end + 1, step)
+    return [Tick((time - begin) / length, format_time(time, pattern)) for time in times[:MOST_TICKS]]
+
+
+def format_time(time: int, pattern: str = "%Y-%m-%d %H:%M") -> str:
+    """Format a time (ms) in UTC."""
+    return datetime.fromtimestamp(time / 1000, UTC).strftime(pattern)
+
+
+def plot(shapes: str, columns: int, height: float, axis: Axis, times: Sequence[Tick], label: str) -> str:
+    """Write a picture of *shapes*, which has *columns* units of width and *height* units of height, with its axes."""
+    lines = [(0.0, float(columns), height * (1 - tick.at), height * (1 - tick.at)) for tick in axis.ticks]
+    lines += [(columns * tick.at, columns * tick.at, 0.0, height) for tick in times]
+    grid = "".join(f'<line x1="{x:.3f}" x2="{to:.3f}" y1="{y:.3f}" y2="{down:.3f}"/>' for x, to, y, down in lines)
+    wide = max(len(tick.text) for tick in axis.ticks)
+    values = "".join(f'<span style="bottom:{tick.at:.1%}">{tick.text}</span>' for tick in axis.ticks)
+    below = "".join(f'<span class="{_side(tick.at)}" style="left:{tick.at:.1%}">{tick.text}</span>' for tick in times)
+    return (
+        f'<div class="plot"><div class="y" style="width:{wide}ch">{values}</div>'
+        f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 {columns} {height:g}" preserveAspectRatio="none">'
+        f'<g class="grid">{grid}</g>{shapes}</svg><div class="x">{below}</div></div>'
+    )
+
+
+def _side(at: float) -> str:
+    return "first" if at < _EDGE else "last" if at > 1 - _EDGE else "inner"
