@@ -19,7 +19,7 @@ from adapters import ADAPTERS
 from gateway.core.errors import RequestError
 from gateway.core.message import REST
 from gateway.core.session import Session
-from gateway.http import metrics_port, openapi, reference_pages, rest
+from gateway.http import metrics_port, openapi, pages, reference_pages, rest
 from gateway.http.bodies import network_of
 from gateway.http.callers import admit_request
 from gateway.http.cors import Cors
@@ -85,6 +85,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     app.include_router(reference_pages.router())
     app.include_router(webhook_routes.router(courier))
     app.include_router(rest.router(gateway))
+    app.include_router(pages.router())
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_middleware(Guard, gateway=gateway)
     app.add_middleware(Cors, gateway=gateway)

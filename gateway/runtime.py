@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic, time_ns
@@ -22,6 +23,7 @@ from gateway.core.channels import Channels, valid_name
 from gateway.core.message import MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.read_pacer import ReadPacer
+from gateway.core.trace import Tracer
 from gateway.core.watchdog import Progress, Watchdog
 from gateway.shells.links import Dialler
 from gateway.storage import permissions
@@ -207,6 +209,7 @@ class Gateway:
         self.metrics.on_refused = self.access_log.refused
         if self.tracing is not None:
             self.tracing.install(self.bus)
+        self.tracer = Tracer(self.bus, partial(self.log.when_synced, hurry=False))
         self.admission = Admission(self.access, limits, self.bus, self.metrics)
 
     def _read_pacer(self) -> ReadPacer:
@@ -267,6 +270,7 @@ class Gateway:
         self.budget.audit()
         self.answer_scheduler.tick()
         self.bus.tick()
+        self.tracer.tick()
         self.access_manager.tick()
         self._trimmer.tick()
         self._tell_flows()

@@ -32,6 +32,10 @@ class LastUse:
             self._times[id] = now
             self._dirty = True
 
+    def times(self) -> dict[str, int]:
+        """The times of all keys, by id."""
+        return dict(self._times)
+
     def pending_write(self, now: int, kept: Iterable[str], *, last: bool = False) -> Callable[[], None] | None:
         """A function that writes the file, to be called in any thread; None if nothing changed, or it is too early.
 

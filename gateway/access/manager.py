@@ -54,6 +54,11 @@ class AccessManager:
         except OSError as error:
             logger.error("when keys were last used cannot be written", error=str(error))
 
+    def last_used(self) -> dict[str, int]:
+        """When each key was last used (ms since 1970), by its id; those with open connections are in use now."""
+        self._record_uses()
+        return self._uses.times()
+
     def reload_keys(self) -> None:
         """Load the key file that `trellis key` changed; if it cannot be read, log that and keep the present keys."""
         before = self.access.valid_keys()

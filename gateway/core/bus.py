@@ -18,7 +18,7 @@ from .channels import Channels
 from .contracts import Allowed, Counters, Ledger, Receipt, Throttle, Translator
 from .errors import AlreadySubscribed, NotSubscribed, RequestError, Throttled, TooManySubscriptions, Unavailable
 from .flows import Flows
-from .groups import Group, group_sessions
+from .groups import Group, Trace, group_sessions
 from .member import Member
 from .message import Message, MessageIds, Peer
 from .peers import PeerRegistry
@@ -78,6 +78,7 @@ class Bus:
         self.presence = Presence(self._members)
         self._fanout: dict[str, list[Group]] = {}  # by channel; dropped when members change
         self.watchers = Watchers()
+        self.tracers: dict[str, Trace] = {}  # of channels: see `trace`
         self._sessions: dict[Member, None] = {}
         self._numbers: dict[int, dict[Member, None]] = {}
         self._addresses: Counter[str] = Counter()
@@ -342,7 +343,7 @@ class Bus:
 
     def _groups(self, channel: str) -> list[Group]:
         """The members of *channel* in groups, which are kept until the members change."""
-        groups = group_sessions(channel, self._members.get(channel, ()), self.flows)
+        groups = group_sessions(channel, self._members.get(channel, ()), self.flows, self.tracers.get(channel))
         if groups:
             self._fanout[channel] = groups
         return groups

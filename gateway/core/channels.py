@@ -113,6 +113,11 @@ class Channels:
         """The addresses of *channel*, by protocol."""
         return self._all_addresses(channel) | self._addresses.get(channel, {})
 
+    @property
+    def counted(self) -> int:
+        """The number of channels that count towards the limit."""
+        return len(self._addresses) - len(self._reclaimable)
+
     def exists(self, channel: str) -> bool:
         """Whether *channel* is registered and open."""
         return channel in self._registered and channel not in self._closed
@@ -239,13 +244,13 @@ class Channels:
 
     def _make_room(self) -> None:
         """Raise `TooManyChannels` unless there is room for one more, perhaps by reclaiming closed channels."""
-        if len(self._addresses) - len(self._reclaimable) >= self._limit:
+        if self.counted >= self._limit:
             some = list(islice(self._closed, RECLAIM_BATCH))
             for name in some:
                 del self._closed[name]
                 self._closed[name] = None
             self._mark_reclaimable([name for name in some if name not in self._held and name not in self._reclaimable])
-        if len(self._addresses) - len(self._reclaimable) >= self._limit:
+        if self.counted >= self._limit:
             raise TooManyChannels(f"there are {self._limit:,} channels already (channels.limit)")
 
     def _mark_reclaimable(self, closed: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ class Flow:
         return {
             "delivered": self.delivered - delivered,
             "undelivered": self.undelivered - undelivered,
-            "latency": [[bound, count] for bound, count in zip(BOUNDS_US, cells, strict=False) if count],
+            "latency": _histogram(cells),
         }
 
 
@@ -81,7 +81,13 @@ class Flows:
     def totals(self) -> list[dict[str, Any]]:
         """The counts since the start."""
         return [
-            {"from": origin, "to": to, "delivered": flow.delivered, "undelivered": flow.undelivered}
+            {
+                "from": origin,
+                "to": to,
+                "delivered": flow.delivered,
+                "undelivered": flow.undelivered,
+                "latency": _histogram(flow.latency.cells),
+            }
             for to, flows in self._to.items()
             for origin, flow in flows.items()
             if flow.delivered or flow.undelivered
@@ -91,3 +97,7 @@ class Flows:
         """The counts since the last call of this, as a `counts` fact has them."""
         counted = [(origin, to, flow.take_counts()) for to, flows in self._to.items() for origin, flow in flows.items()]
         return [{"from": origin, "to": to, **counts} for origin, to, counts in counted if counts is not None]
+
+
+def _histogram(cells: list[int]) -> list[list[int]]:
+    return [[bound, count] for bound, count in zip(BOUNDS_US, cells, strict=False) if count]

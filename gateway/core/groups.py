@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from .channels import GATEWAY_PREFIX
@@ -18,11 +18,15 @@ class Group(NamedTuple):
     flows: Mapping[str, Flow]
 
 
-def group_sessions(channel: str, sessions: Iterable[Member], flows: Flows) -> list[Group]:
+Trace = Callable[[list[Group]], list[Group]]  # the groups in the place of others: see `trace`
+
+
+def group_sessions(channel: str, sessions: Iterable[Member], flows: Flows, trace: Trace | None = None) -> list[Group]:
     """*sessions*, which hear what is published on *channel*, by class and dialect; *flows* are those to be counted."""
     classes: dict[tuple[type[Member], str], list[Member]] = {}
     for session in sessions:
         classes.setdefault((type(session), session.dialect(channel)), []).append(session)
     if channel.startswith(GATEWAY_PREFIX):  # what the gateway publishes about itself is not counted
         flows = Flows()
-    return [Group(kind, group, flows.to_protocol(kind.protocol)) for (kind, _), group in classes.items()]
+    groups = [Group(kind, group, flows.to_protocol(kind.protocol)) for (kind, _), group in classes.items()]
+    return groups if trace is None else trace(groups)

@@ -56,6 +56,9 @@ class Member(Protocol):
     def sample(self, flow: Flow) -> None:
         """Measure the delivery that was just queued."""
 
+    def when_written(self, call: Callable[[], None]) -> None:
+        """Call *call* once the wire has taken everything that is queued now."""
+
     # Life cycle
 
     def tick(self, now: int) -> None:

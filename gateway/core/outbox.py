@@ -42,7 +42,7 @@ class Outbox:
         self.closing: Close | None = None
         self.blocked = True  # the wire takes nothing now; a shell that can write clears it
         self._overflowed = overflowed
-        self._sample: Callable[[], None] | None = None  # ends the measuring of a queued delivery
+        self._sample: Callable[[], None] | None = None  # is called once what is queued was written
         self._queue: list[Form] = []
         self._size = 0  # bytes in it
         self._pending_count = 0  # pending forms in the queue
@@ -151,6 +151,11 @@ class Outbox:
         """Measure how long a delivery of *flow*, which was just queued, takes until the whole queue is written."""
         if self._sample is None:
             self._sample = flow.sample()
+
+    def when_written(self, call: Callable[[], None]) -> None:
+        """Call *call* once the wire has taken everything that is queued now; never if nothing is."""
+        if self._queue:
+            self._sample = call if self._sample is None else partial(_call_both, self._sample, call)
 
     def stream(self, forms: Iterator[Form]) -> None:
         """Send *forms* as fast as the peer reads them: they are pulled one by one, and not stored."""
@@ -280,6 +285,11 @@ class Outbox:
 def _is_unfinished(form: Form) -> bool:
     """Whether *form*, or a part of it, is pending."""
     return isinstance(form, PendingForm) and (not form.done or form.size > len(form.data or b""))
+
+
+def _call_both(one: Callable[[], None], other: Callable[[], None]) -> None:
+    one()
+    other()
 
 
 def _nothing() -> None:

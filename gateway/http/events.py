@@ -6,8 +6,8 @@ carries its sequence, and a resumed stream first sends what the log has, a page 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from itertools import chain
 
 import anyio
@@ -80,6 +80,13 @@ class EventSession(Session):
             self.put(event("direct", views.message(self.bus.peers, message)))
         elif self.closing is None:
             self._feed.offer(message)
+
+    def when_written(self, call: Callable[[], None]) -> None:
+        """As for any session; what is not on disk yet is queued once it is."""
+        if (last := self._feed.last_unsynced) is None:
+            super().when_written(call)
+        else:
+            self.bus.ledger.when_synced(last, partial(super().when_written, call))
 
     def peer_joined(self, channel: str, peer: Peer) -> None:
         """Say who came."""

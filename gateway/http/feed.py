@@ -89,6 +89,11 @@ class Feed:
         """The bytes of content that wait until what was missed has been read."""
         return sum(replay.held_size for replay in self._replaying.values())
 
+    @property
+    def last_unsynced(self) -> int | None:
+        """The sequence of the newest message that waits for the disk; None if there is none."""
+        return self._unsynced[-1].seq if self._unsynced else None
+
     def _covering(self, channel: str) -> list[Subscription]:
         found = dict.fromkeys(self._by_channel.get(channel, ()))
         for prefix, there in self._by_prefix.items():

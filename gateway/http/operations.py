@@ -12,7 +12,7 @@ from gateway.core.channels import MAX_NAME
 from gateway.core.message import REST
 from gateway.runtime import Gateway
 
-from . import asyncapi, history, stats, views
+from . import asyncapi, history, pages, stats, views
 from .callers import Caller
 from .events import MAX_OUTBOX
 from .media import MAX_CONTENT, NDJSON
@@ -87,10 +87,16 @@ class Operations:
         pipeline = await anyio.to_thread.run_sync(stats.pipeline_tables, self.gateway.settings.warehouse)
         return views.json_response(stats.report(self.gateway) | {"pipeline": pipeline})
 
-    async def home(self) -> Response:
-        """Get links to the other pages."""
+    async def home(self, request: Request) -> Response:
+        """Get links to the other pages; who accepts HTML, as browsers do, is redirected to the console."""
+        if pages.prefers_html(request.headers.get("accept", "")):
+            return pages.redirect(request, pages.PATH.lstrip("/") + "/")
         links = {"api": "/docs", "channels": "/v1/channels", "protocols": "/v1/protocols", "health": "/readyz"}
-        return views.json_response({"name": "Trellis", "version": self.gateway.version, **links})
+        response = views.json_response(
+            {"name": "Trellis", "version": self.gateway.version, "console": f"{pages.PATH}/", **links}
+        )
+        response.headers["Vary"] = "Accept"
+        return response
 
     async def asyncapi(self, request: Request) -> Response:
         """Get the AsyncAPI document of the messages on WebSockets and TCP."""

@@ -16,7 +16,7 @@ from gateway.core.errors import UnknownChannel
 from gateway.core.message import REST, Message
 from gateway.runtime import Gateway, clock
 
-from . import explanations, history, listing, operations, schemas, views, whois
+from . import explanations, history, keys, listing, operations, schemas, traces, views, whois
 from .bodies import read_body
 from .bulk import BulkResponse
 from .callers import Caller, admit_request, path_segment
@@ -328,11 +328,13 @@ ROUTES = [  # the most frequent request comes first, because routes are tried in
 def router(gateway: Gateway) -> APIRouter:
     """Return all routes; the last one answers every other path of /v1/ with a problem."""
     routes = APIRouter(route_class=ProblemRoute)
-    owners = (
+    owners: list[tuple[object, list[Route]]] = [
         (Rest(gateway), ROUTES),
+        (keys.Keys(gateway), keys.ROUTES),
+        (traces.Traces(gateway), traces.ROUTES),
         (operations.Operations(gateway), operations.ROUTES),
         (explanations.Explanations(), explanations.ROUTES),
-    )
+    ]
     for owner, table in owners:
         for route in table:
             add_route(routes, owner, route)

@@ -83,6 +83,23 @@ _WEBHOOK = {
     **dict.fromkeys(("failingSince", "lastStatus"), NULLABLE_INTEGER),
     "enabled": BOOLEAN,
 }
+_KEY = {
+    **dict.fromkeys(("id", "name"), STRING),
+    "rights": array(STRING),
+    **dict.fromkeys(("expires", "lastUsed"), NULLABLE_INTEGER),
+    "valid": BOOLEAN | {"description": "Whether it has not expired."},
+}
+_TIME = {"type": "number", "description": "Milliseconds since 1970, to a microsecond."}
+_LATER = {"type": ["number", "null"], "description": "As the others; null if it has not happened yet."}
+_TRACE = {
+    **dict.fromkeys(("id", "channel"), STRING),
+    **dict.fromkeys(("sequence", "unlisted"), INTEGER),
+    **dict.fromkeys(("received", "logged"), _TIME),
+    "sender": ref("Peer"),
+    "synced": _LATER,
+    "deliveries": array(record({"peer": ref("Peer"), "protocol": STRING, "queued": _TIME, "written": _LATER})),
+    "undelivered": array(STRING),
+}
 _EXPLANATION = dict.fromkeys(("type", "code", "title", "meaning", "remedy"), STRING) | {"status": INTEGER}
 
 SCHEMAS: Final[Mapping[str, Schema]] = {
@@ -158,7 +175,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             "pipeline": {"type": ["object", "null"]},
         }
     ),
-    "Home": record(dict.fromkeys(("name", "version", "api", "channels", "protocols", "health"), STRING)),
+    "Home": record(dict.fromkeys(("name", "version", "console", "api", "channels", "protocols", "health"), STRING)),
     "Status": record({"status": STRING}),
     "AsyncApi": record({"asyncapi": STRING, "info": {"type": "object"}, "channels": {"type": "object"}}),
     "Webhook": record(_WEBHOOK),
@@ -169,6 +186,10 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "WebhookSecret": record({"secret": STRING}),
     "DeadLetter": record({name: STRING if isinstance(value, str) else INTEGER for name, value in LETTER.items()}),
     "DeadLetterPage": record({"deadLetters": array(ref("DeadLetter")), "next": NEXT}),
+    "Keys": record({"keys": array(record(_KEY))}),
+    "KeySecret": record({"name": STRING, "secret": STRING | {"description": "It is not kept and not shown again."}}),
+    "Trace": record(_TRACE),
+    "Tracing": record({"channel": STRING, "until": NULLABLE_INTEGER, "messages": array(ref("Trace"))}),
     "Retry": record({"delivered": BOOLEAN, "status": NULLABLE_INTEGER, "error": NULLABLE_STRING}),
 }
 
@@ -192,7 +213,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "PeerDetails": PEER
     | {"connections": 1, "connectionNumbers": [1007], "protocols": ["rest"], "boundTo": None, "key": "ada"}
     | {"addresses": {"topic_relay": 1000}, "channels": ["lobby"], "saidIn": ["lobby"]},
-    "Home": {"name": "Trellis", "version": "0.2.0", "api": "/docs", "channels": "/v1/channels"}
+    "Home": {"name": "Trellis", "version": "0.2.0", "console": "/console/", "api": "/docs", "channels": "/v1/channels"}
     | {"protocols": "/v1/protocols", "health": "/readyz"},
     "Status": {"status": "ready"},
     "Webhook": WEBHOOK,

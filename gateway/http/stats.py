@@ -14,6 +14,7 @@ COST = 20  # requests that one request for statistics counts as
 MAX_CHANNELS = 256  # listed: the busiest ones
 MAX_TABLES = 64  # of the pipeline that are read
 MAX_MANIFEST = 16 << 20  # bytes of a manifest that is read
+RATES = ("address", "peer", "channel", "bytes")  # of `[limits]`
 MANIFEST = "*/*/_manifest.json"  # of each table, below the warehouse (docs/pipeline.md)
 
 
@@ -29,7 +30,9 @@ def report(gateway: Gateway) -> dict[str, Any]:
         "protocols": _protocols(gateway),
         "channels": _channels(gateway),
         "flows": gateway.bus.flows.totals(),
+        "refusals": _refusals(gateway),
         "backlog": _backlog(gateway),
+        "limits": _limits(gateway),
         "reports": {each.name: report for each in gateway.adapters if (report := each.report())},
         "links": [link.report() for link in gateway.links],
         "faults": {kind: value for (kind,), value in gateway.metrics.counts["faults"].items()},
@@ -42,15 +45,6 @@ def pipeline_tables(warehouse: Path) -> dict[str, Any] | None:
     return {"warehouse": str(warehouse), "tables": tables} if tables else None
 
 
-def _backlog(gateway: Gateway) -> dict[str, int]:
-    """Return what waits now: records for the disk and for the index."""
-    log, index = gateway.log, gateway.index
-    return {
-        "unsynced": log.next_seq - 1 - log.synced_seq,
-        "unindexed": max(0, index.synced_seq - index.level),
-    }
-
-
 def _protocols(gateway: Gateway) -> dict[str, dict[str, int]]:
     rows: dict[str, dict[str, int]] = {}
     for name, counter in gateway.metrics.counts.items():
@@ -59,6 +53,37 @@ def _protocols(gateway: Gateway) -> dict[str, dict[str, int]]:
                 row = rows.setdefault(labels[0], {})
                 row[name] = row.get(name, 0) + value
     return rows
+
+
+def _refusals(gateway: Gateway) -> list[dict[str, Any]]:
+    """Return how many requests, nodes and messages were refused since the start, by protocol and reason."""
+    counted = gateway.metrics.counts["refused"].items()
+    return [{"protocol": protocol, "reason": reason, "count": count} for (protocol, reason), count in counted]
+
+
+def _backlog(gateway: Gateway) -> dict[str, int]:
+    """Return what waits now: records for the disk and for the index, bytes for peers, requests for a turn."""
+    log, index = gateway.log, gateway.index
+    return {
+        "unsynced": log.next_seq - 1 - log.synced_seq,
+        "unindexed": max(0, index.synced_seq - index.level),
+        "heldBytes": gateway.budget.held,
+        "longAnswers": gateway.answer_scheduler.progress.waiting,
+    }
+
+
+def _limits(gateway: Gateway) -> dict[str, Any]:
+    """Return the limits that the settings name, in the shape of `[limits]`, and of connections and memory the use."""
+    limits, budget = gateway.settings.limits, gateway.budget
+    rates = {name: {"rate": each.rate, "burst": each.burst} for name in RATES for each in (getattr(limits, name),)}
+    return {
+        "rates": rates if gateway.throttle is not None else None,
+        "connections": {"used": gateway.bus.session_count, "limit": limits.connections},
+        "connectionsPerAddress": limits.connections_per_address,
+        "subscriptions": limits.subscriptions,
+        "memory": {"used": budget.held, "limit": budget.limit},
+        "channels": {"used": gateway.channels.counted, "limit": gateway.settings.channels.limit},
+    }
 
 
 def _channels(gateway: Gateway) -> list[dict[str, Any]]:

@@ -157,17 +157,24 @@ class Log:
         self.append(fact)
         return fact
 
-    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    def when_synced(
+        self,
+        seq: int,
+        callback: Callable[[], None],
+        otherwise: Callable[[], None] | None = None,
+        *,
+        hurry: bool = True,
+    ) -> None:
         """Call *callback* on the loop once everything up to *seq* is on disk; at once if it is already.
 
         If the disk fails for `UNCERTAIN_SECONDS`, *otherwise* is called instead: the entries may be accepted later, or
-        never. Without *otherwise* the wait goes on.
+        never. Without *otherwise* the wait goes on. Without *hurry* the batch may go on gathering.
         """
         if seq <= self.synced_seq:
             callback()
             return
         heappush(self._waiters, _Waiter(seq, next(self._order), callback, otherwise))
-        if not self._has_waiters.is_set():
+        if hurry and not self._has_waiters.is_set():
             self._has_waiters.set()
 
     def close(self) -> None:

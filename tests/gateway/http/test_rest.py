@@ -25,13 +25,13 @@ from hypothesis import strategies as st
 
 from gateway.access.auth import KeyFile
 from gateway.core import jsontext
-from gateway.http import bodies, bulk, explanations, media, operations, rest
+from gateway.http import bodies, bulk, explanations, keys, media, operations, rest, traces
 from gateway.http.bulk import LineSplitter
 from gateway.storage import log
 from gateway.webhooks import routes
 
 PATIENCE = 60.0
-ROUTES = rest.ROUTES + operations.ROUTES + explanations.ROUTES + routes.ROUTES
+ROUTES = rest.ROUTES + keys.ROUTES + traces.ROUTES + operations.ROUTES + explanations.ROUTES + routes.ROUTES
 NDJSON = {"Content-Type": "application/x-ndjson"}
 LOBBY = "/v1/channels/lobby/messages"
 

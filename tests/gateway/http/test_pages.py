@@ -1,0 +1,75 @@
+"""The console's files: strict headers, caching, and nothing in them that the policy would refuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.http import pages
+
+PAGES = pages.load()
+TEXTS = {name: page.body.decode() for name, page in PAGES.items()}
+
+
+@pytest.fixture
+def http(local: Any) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=local.url, timeout=30) as client:
+        yield client
+
+
+def test_pages_are_served_with_a_strict_policy_and_kept_by_browsers(http: httpx.Client) -> None:
+    plain = {"Accept-Encoding": "identity"}
+    for name, page in PAGES.items():
+        answer = http.get(f"/console/{name}", headers=plain)
+        assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, page.body, page.media_type)
+        policy = answer.headers["content-security-policy"]
+        assert {"default-src 'self'", "base-uri 'none'", "frame-ancestors 'none'"} <= set(policy.split("; "))
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        same = {"If-None-Match": f'"other", W/{answer.headers["etag"]}'}
+        assert http.get(f"/console/{name}", headers=plain | same).status_code == 304
+    head = http.head("/console/", headers=plain)
+    assert (head.content, int(head.headers["content-length"])) == (b"", len(PAGES["index.html"].body))
+    small = http.get("/console/console.css", headers={"Accept-Encoding": "gzip"})
+    assert small.headers["content-encoding"] == "gzip"
+    assert small.content == PAGES["console.css"].body
+    assert small.headers["etag"] != http.get("/console/console.css", headers=plain).headers["etag"]
+
+
+def test_what_is_no_page_is_a_problem(http: httpx.Client) -> None:
+    for method, path, status in (
+        ("GET", "/console/none.js", 404),
+        ("GET", "/console/../settings.py", 404),
+        ("GET", "/console/%2e%2e/settings.py", 404),
+        ("POST", "/console/", 405),
+    ):
+        answer = http.request(method, path)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), path
+
+
+def test_browsers_are_led_to_the_console_and_programs_get_json(http: httpx.Client) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+    for path in ("/", "/console"):
+        answer = http.get(path, headers=browser, follow_redirects=True)
+        assert (answer.url.path, answer.headers["content-type"]) == ("/console/", "text/html; charset=utf-8")
+    for accept in ("*/*", "application/json", "text/html;q=0.5, application/json", "text/html;q=x"):
+        assert http.get("/", headers={"Accept": accept}).json()["console"] == "/console/", accept
+
+
+def test_pages_refer_to_what_is_there_and_have_nothing_inline() -> None:
+    for name, text in TEXTS.items():
+        for target in re.findall(r'(?:from|import\()\s*"\./([^"]+)"|(?:src|href)="([^"#]+)"', text):
+            assert "".join(target) in PAGES, (name, target)
+        assert not re.search(r"https?://(?!www\.w3\.org/)", text), name
+        if name.endswith(".html"):
+            assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", text), name
+        if name.endswith(".js"):
+            assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(", text), (
+                name
+            )
+            assert len(text.splitlines()) <= 250, name
