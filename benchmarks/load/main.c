@@ -104,7 +104,8 @@ static struct { uint64_t start, sent; int publisher; } schedule;
 
 static uint64_t due_at(void) { return schedule.start + (uint64_t)((double)schedule.sent * 1e9 / plan.rate); }
 
-/* Send everything that should have been sent by now, publisher by publisher, and wake up for the next. */
+/* Send everything that should have been sent by now, publisher by publisher, and wake up for the next. What was due
+ * before the end is sent after it as well: a generator that was late must not leave out what a server would delay. */
 static void keep_schedule(uint64_t end) {
     uint64_t due;
     while (publishing && (due = due_at()) <= now() && due < end) {
@@ -114,6 +115,7 @@ static void keep_schedule(uint64_t end) {
         publish(&peers[schedule.publisher], due);
         schedule.sent++;
     }
+    if (due_at() >= end) publishing = 0;
     wake_at(due_at());
 }
 
@@ -135,7 +137,7 @@ static void run_for(double seconds) {
         send_due();
     }
     for (;;) {
-        if (now() >= end) publishing = 0;
+        if (plan.rhythm != SCHEDULE && now() >= end) publishing = 0;
         if (plan.rhythm == SCHEDULE && publishing) keep_schedule(end);
         if (!publishing && total.deliveries + total.lost >= total.expected) break;
         if (!pump(SILENCE_MS)) break;
