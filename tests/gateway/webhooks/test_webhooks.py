@@ -166,7 +166,7 @@ def test_a_kill_loses_nothing_and_keeps_the_order(
         process.kill()
         assert len(receiver.contents()) < 150
         make_process(**flags)
-        receiver.until(lambda got: got[-1].content == 149)
+        receiver.until(lambda got: bool(got) and got[-1].content == 149)
         assert receiver.contents() == list(range(150))
 
 
@@ -174,7 +174,7 @@ def test_a_kill_loses_nothing_and_keeps_the_order(
 def test_what_retention_removed_first_is_passed_over_and_logged(
     make_local: Callable[..., Any], admin_of: Callable[[Any], Admin], capsys: pytest.CaptureFixture[str], waits: str
 ) -> None:
-    log = {"segment_bytes": 4096, "keep_bytes": 4096}
+    log = {"segment_bytes": 4096, "keep_bytes": 16_384}
     local = make_local(auth=ADMIN, webhooks={"allow_networks": LOCAL}, log=log)
     admin, retention = admin_of(local), local.gateway.retention
     with Receiver(lambda _got: (503, {}, b"")) as receiver:
@@ -190,10 +190,12 @@ def test_what_retention_removed_first_is_passed_over_and_logged(
         receiver.answer, count = (lambda _got: OK), len(receiver.got)
         admin.patch(path, json={"enabled": True}) if waits == "disabled" else None
         newest = admin.say("the last")[0]["sequence"]
-        got = receiver.until(lambda got: got[-1].content == "the last")[count:]
+        got = receiver.until(lambda got: bool(got) and got[-1].content == "the last")[count:]
     sequences = [each.message["sequence"] for each in got if each.message["sequence"] > 60]
-    assert sequences == list(range(sequences[0], newest + 1))
-    assert "a webhook may have missed messages" in capsys.readouterr().out
+    kept = range(local.gateway.log.segments.first_kept, newest + 1)  # it may have removed more meanwhile
+    assert sequences == sorted({*sequences, *kept}), "in order, each once, and all that is kept"
+    written = capsys.readouterr()
+    assert "a webhook may have missed messages" in written.out + written.err
 
 
 def test_a_rebuild_of_the_index_loses_nothing(
@@ -207,7 +209,7 @@ def test_a_rebuild_of_the_index_loses_nothing(
         for n in range(4):
             admin.say(*range(50 * n, 50 * n + 50))
             local.gateway.index.rebuild()
-        receiver.until(lambda got: got[-1].content == 199)
+        receiver.until(lambda got: bool(got) and got[-1].content == 199)
         assert receiver.contents() == list(range(200))
     assert local.gateway.index.rebuilds == 4
 
@@ -285,7 +287,8 @@ def test_a_webhook_is_disabled_and_continues_where_it_was_once_enabled(
         receiver.until(lambda got: [each.content for each in got[count:]][-1:] == [3])
     dead = [] if answer[0] != 400 else [1]
     assert [each.content for each in receiver.got[count:]] == [n for n in (1, 2, 3) if n not in dead]
-    assert "a webhook was disabled" in capsys.readouterr().out + capsys.readouterr().err
+    written = capsys.readouterr()
+    assert "a webhook was disabled" in written.out + written.err
 
 
 # Slow and hostile receivers
@@ -301,7 +304,7 @@ def test_redirects_are_not_followed_and_endless_answers_are_not_read(admin: Admi
             assert shown["lastError"] == "it answered 302 (redirects are not followed)"
             receiver.answer = lambda _got: (200, {}, None)
             admin.say(2, 3)
-            got = receiver.until(lambda got: got[-1].content == 3)
+            got = receiver.until(lambda got: bool(got) and got[-1].content == 3)
             assert [each.content for each in got].count(2) == 1, "what comes after the status changes nothing"
         assert not other.got
 
