@@ -15,7 +15,7 @@ from gateway.core.networks import network
 from gateway.core.session import Session
 
 from . import machine
-from .adapter import Adapter, ConnectionRequest, Refusal
+from .adapter import ConnectionRequest, Refusal
 from .metrics import Metrics
 
 NO_DESCRIPTORS = "too many connections for the available file descriptors; raise their limit (ulimit -n)"
@@ -36,6 +36,17 @@ class IdleConnection(Protocol):
         """Call `Admission.leave`, and close."""
 
 
+class Acceptor(Protocol):
+    """What makes the sessions of one kind of connections."""
+
+    @property
+    def name(self) -> str:
+        """The protocol."""
+
+    def accept(self, request: ConnectionRequest) -> Session | Refusal:
+        """A session for this connection, or why it is refused."""
+
+
 class Admission:
     """Checks origin, key and number of connections, then asks the adapter."""
 
@@ -52,7 +63,7 @@ class Admission:
 
     def admit(
         self,
-        adapter: Adapter,
+        adapter: Acceptor,
         address: str,
         path: str = "",
         query: Mapping[str, str] | None = None,
@@ -148,6 +159,6 @@ class Admission:
             return TOO_MANY_FROM_ADDRESS
         return None
 
-    def _refuse(self, adapter: Adapter, address: str, status: int, text: str) -> Refusal:
+    def _refuse(self, adapter: Acceptor, address: str, status: int, text: str) -> Refusal:
         self._metrics.refused(adapter.name, str(status), network=network(address), why=text)
         return Refusal(status, text)

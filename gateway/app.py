@@ -26,6 +26,7 @@ from gateway.http.cors import Cors
 from gateway.http.persistent import PersistentConnections
 from gateway.http.problems import problem_of, problem_of_status, problem_response
 from gateway.http.unrouted import answer_http_exception
+from gateway.http.websocket.session import PATH, WebSocketService
 from gateway.shells import fast, serve
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
@@ -34,6 +35,7 @@ from gateway.webhooks.courier import Courier
 
 from . import gauges
 from .adapter import Adapter, Listener, Refusal
+from .admission import Acceptor
 from .proxies import ForwardedHeaders
 from .runtime import Gateway
 from .settings import Settings
@@ -82,6 +84,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             app.add_api_websocket_route(path, _endpoint(gateway, adapter), name=adapter.name)
         for router in adapter.routers():
             app.include_router(router)
+    app.add_api_websocket_route(PATH, _endpoint(gateway, WebSocketService(gateway)), name=REST)
     app.include_router(reference_pages.router())
     app.include_router(webhook_routes.router(courier))
     app.include_router(rest.router(gateway))
@@ -143,7 +146,7 @@ class RawPaths:
         await self._app(scope, receive, send)
 
 
-def _endpoint(gateway: Gateway, adapter: Adapter) -> Callable[[WebSocket], Awaitable[None]]:
+def _endpoint(gateway: Gateway, adapter: Acceptor) -> Callable[[WebSocket], Awaitable[None]]:
     async def connect(websocket: WebSocket) -> None:
         address = websocket.client.host if websocket.client else ""
         headers = {name.lower(): value for name, value in websocket.headers.items()}

@@ -1,0 +1,108 @@
+"""The messages that clients send on `/v1/ws`, as types: the grammar, and the source of their JSON Schemas.
+
+A field that is not in a type is refused, because a misspelled one would be ignored. `content` stays the text that was
+received. `request` is the client's own name for a request; every answer repeats it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from gateway.http.replay import PAGE
+from gateway.http.routes import MAX_INTEGER
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+RequestId = int | Annotated[str, msgspec.Meta(max_length=128)] | None
+
+
+class Request(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, tag=str.lower, kw_only=True):
+    """What every message has."""
+
+    request: RequestId = None
+
+
+class Subscribe(Request):
+    """Listen to a channel or to a pattern, from now on or after a sequence."""
+
+    channel: str | None = None
+    pattern: str | None = None
+    after: Number | None = None
+
+
+class Unsubscribe(Request):
+    """Listen no more."""
+
+    channel: str | None = None
+    pattern: str | None = None
+
+
+class Publish(Request):
+    """Publish; answered once it is on disk. With an `idempotencyKey`, a repeated message is published once."""
+
+    channel: str
+    content: msgspec.Raw
+    idempotencyKey: str | None = None  # noqa: N815  # as it stands in messages
+
+
+class Direct(Request):
+    """Send to one peer in a channel."""
+
+    channel: str
+    peer: Number
+    content: msgspec.Raw
+
+
+class History(Request):
+    """Ask for a page of history: at most 32 messages; `next` of the answer says where the next page begins."""
+
+    channel: str
+    after: Number = 0
+    before: Number | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE)] = PAGE
+    newestFirst: bool = False  # noqa: N815
+
+
+class Presence(Request):
+    """Ask for the peers in a channel."""
+
+    channel: str
+
+
+class Ping(Request):
+    """Ask whether the gateway is there."""
+
+
+KINDS: tuple[type[Request], ...] = (Subscribe, Unsubscribe, Publish, Direct, History, Presence, Ping)
+
+
+class _Named(msgspec.Struct):
+    request: RequestId = None
+
+
+_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    Subscribe | Unsubscribe | Publish | Direct | History | Presence | Ping
+)
+_NAMED = msgspec.json.Decoder(_Named)
+
+
+class MalformedMessage(Exception):
+    """What arrived is no message of a client; *request* is its name, if that can be read."""
+
+    def __init__(self, request: RequestId, reason: str) -> None:
+        super().__init__(reason)
+        self.request = request
+
+
+def decode(data: bytes) -> Any:
+    """Return the request in *data*; raise `MalformedMessage`."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = str(error) if isinstance(error, msgspec.DecodeError) else "nested too deeply"
+    try:
+        request = _NAMED.decode(data).request
+    except (msgspec.DecodeError, RecursionError):
+        request = None
+    raise MalformedMessage(request, reason)

@@ -1,0 +1,329 @@
+"""A page or program on `/v1/ws`: what each request does on the bus.
+
+It is a session like any other, so its limits, its budget and its pace are those of every session. It hears through a
+`Feed`, as event streams do: a subscription misses nothing and repeats nothing, and each has its own position. Who
+publishes hears itself, as with `POST` and an event stream, so that live messages and missed ones are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from gateway.access.auth import KEY_PREFIX, key_identity
+from gateway.adapter import ConnectionRequest
+from gateway.core.channels import valid_name
+from gateway.core.contracts import Receipt
+from gateway.core.errors import AlreadySubscribed, Conflict, Forbidden, NotSubscribed, RequestError, UnknownChannel
+from gateway.core.frames import text_frame
+from gateway.core.jsontext import dumps
+from gateway.core.message import REST, Form, Message, Peer
+from gateway.core.outbox import LOW_WATER
+from gateway.core.principal import Principal
+from gateway.core.session import Session
+from gateway.http import listing, views
+from gateway.http.callers import check_possible
+from gateway.http.events import MAX_OUTBOX
+from gateway.http.feed import Feed, Subscription
+from gateway.http.kit import outcome_unknown
+from gateway.http.media import parse_content
+from gateway.http.problems import Problem, problem_of
+from gateway.http.publish import MAX_KEY
+from gateway.http.selection import Selection, pattern_of, prefix_of
+from gateway.runtime import Gateway
+
+from . import messages
+from .messages import MalformedMessage, RequestId, decode
+
+PATH = "/v1/ws"
+ONE_OF_BOTH = "name a `channel` or a `pattern`, and not both"
+PAGES_PER_TURN = 8  # subscriptions that are looked at in one turn, until one has missed something
+
+
+class WebSocketSession(Session):
+    """One connection."""
+
+    protocol = REST
+    text = True
+    echo = True
+    max_outbox = MAX_OUTBOX
+
+    def __init__(self, gateway: Gateway, principal: Principal) -> None:
+        super().__init__(gateway.bus, principal)
+        self._gateway = gateway
+        self._feed = Feed(gateway, self, self._emit, self._catch_up)
+        self._subscriptions: dict[Selection, Subscription] = {}
+        self._catching_up = False  # a page of missed messages is being made or sent
+        self.stream(self._welcome())  # made when it is sent: the key's owner is not known yet
+
+    # What the shell brings
+
+    def handle(self, data: bytes) -> None:
+        """Act on one request; what is none is answered, and many of them end the connection."""
+        try:
+            request = decode(data)
+        except MalformedMessage as error:
+            self._refuse(error.request, Problem("request-refused", str(error)))
+            self.record_malformed()
+            return
+        try:
+            VERBS[type(request)](self, request)
+        except RequestError as error:
+            self._refuse(request.request, error)
+
+    def receive_eof(self) -> None:
+        """The connection is over."""
+        self._feed.discard()
+        super().receive_eof()
+
+    @property
+    def held_size(self) -> int:
+        """About how many bytes are kept for the peer."""
+        return super().held_size + self._feed.held_size
+
+    def _discard(self) -> None:
+        self._feed.discard()
+        super()._discard()
+
+    # What the bus brings
+
+    def deliver(self, message: Message) -> None:
+        """Queue a direct message at once, any other message once it is on disk."""
+        if message.target is not None:
+            self.put(text_frame(_tagged("direct", views.message(self.bus.peers, message))))
+        elif self.closing is None:
+            self._feed.offer(message)
+
+    def peer_joined(self, channel: str, peer: Peer) -> None:
+        """Say who came."""
+        self.put(_presence("joined", channel, peer))
+
+    def peer_left(self, channel: str, peer: Peer) -> None:
+        """Say who left."""
+        self.put(_presence("left", channel, peer))
+
+    def _emit(self, subscription: Subscription, message: Message) -> None:
+        self.put(self._frame_of(subscription, message))
+
+    def _frame_of(self, subscription: Subscription, message: Message) -> bytes:
+        prefixes = subscription.selection.prefixes
+        form = message.form(f"{REST}/ws {pattern_of(prefixes[0])}" if prefixes else f"{REST}/ws", self._make_frame)
+        assert isinstance(form, bytes)
+        return form
+
+    def _make_frame(self, message: Message, key: str) -> Form:
+        pattern = key.partition(" ")[2]
+        where = b'"pattern":%b,' % dumps(pattern) if pattern else b""
+        return text_frame(b'{"type":"message",' + where + views.message(self.bus.peers, message)[1:])
+
+    # What was missed
+
+    def _catch_up(self) -> None:
+        """Schedule a page of what was missed, unless one is under way."""
+        if not self._catching_up and self.closing is None:
+            self._catching_up = True
+            self._gateway.answer_scheduler.schedule(lambda: self.stream(self._pages()), self.network)
+
+    def _pages(self) -> Iterator[Form]:
+        for _ in range(PAGES_PER_TURN):
+            if self.closing is not None or (found := self._feed.next_page()) is None:
+                break
+            subscription, (gap, missed) = found
+            if gap is not None:
+                yield text_frame(dumps({"type": "gap", **_where(subscription.selection), **gap._asdict()}))
+            for message in missed:
+                yield self._frame_of(subscription, message)
+            if gap is not None or missed:
+                break
+        self._catching_up = False
+        if self._feed.ready:
+            self._catch_up()
+
+    # Requests
+
+    def subscribe(self, request: messages.Subscribe) -> None:
+        """Listen to a channel or to a pattern."""
+        selection = self._selection(request.channel, request.pattern)
+        try:
+            for channel in selection.channels:
+                self._check("subscribe", channel)
+                self.bus.subscribe(self, channel)
+            for prefix in selection.prefixes:
+                self.pace("")
+                if not self._gateway.access.has_any_right(self.principal, ("subscribe",)):
+                    raise Forbidden("subscribe", pattern_of(prefix))
+                self.bus.watchers.add(self, prefix)
+        except AlreadySubscribed as error:
+            raise Problem("request-refused", f"this connection listens to {str(error)!r} already") from None
+        position = self._gateway.log.synced_seq if request.after is None else request.after
+        self._answer("subscribed", request.request, **_where(selection), sequence=position)
+        self._subscriptions[selection] = self._feed.add(selection, request.after)
+
+    def unsubscribe(self, request: messages.Unsubscribe) -> None:
+        """Listen no more."""
+        selection = self._selection(request.channel, request.pattern)
+        self.pace("")
+        try:
+            for channel in selection.channels:
+                self.bus.unsubscribe(self, channel)
+            for prefix in selection.prefixes:
+                self.bus.watchers.remove(self, prefix)
+        except NotSubscribed as error:
+            raise Problem("request-refused", f"this connection does not listen to {str(error)!r}") from None
+        self._feed.remove(self._subscriptions.pop(selection))
+        self._answer("unsubscribed", request.request, **_where(selection))
+
+    def publish(self, request: messages.Publish) -> None:
+        """Publish a message, and answer once it is on disk."""
+        self._check("publish", request.channel)
+        content = self._content(request.content)
+        key = self._idempotency_key(request)
+        found = None if key is None else self._gateway.log.find(key)
+        if found is None:
+            message = Message(request.channel, self.who, REST, content.text, parent=content.parent, key=key)
+            taken: Receipt | Message = self.bus.publish(message, self)
+        else:
+            first = self._gateway.index.entry(found.seq)
+            if isinstance(first, Message) and first.content != content.text:
+                raise Conflict(f"another message came with the Idempotency-Key {request.idempotencyKey!r} before")
+            taken = found
+        body = dumps(request.channel)
+        self.bus.ledger.when_synced(
+            taken.seq,
+            lambda: self._send("published", request.request, views.accepted(body, taken)),
+            lambda: self._refuse(request.request, outcome_unknown(self.bus.ledger)),
+        )
+
+    def direct(self, request: messages.Direct) -> None:
+        """Send a message to one peer in a channel."""
+        self._check("direct", request.channel)
+        message = Message(request.channel, self.who, REST, self._content(request.content).text)
+        delivered = self.bus.direct(message, request.peer)
+        if message.undelivered and not delivered:
+            raise Problem("undeliverable", f"peer {request.peer} cannot get it; send less")
+        if not delivered:
+            raise Problem("unknown-peer", f"peer {request.peer} is not in {request.channel!r}")
+        self._answer("delivered", request.request, id=message.id, delivered=delivered)
+
+    def history(self, request: messages.History) -> None:
+        """Answer with a page of history."""
+        self._check("history", request.channel)
+        found = self._gateway.index.history(
+            request.channel,
+            after=request.after,
+            before=request.before,
+            newest_first=request.newestFirst,
+            limit=request.limit,
+            size=LOW_WATER,
+        )
+        shown = b",".join(views.message(self.bus.peers, message) for message in found)
+        body = b'{"channel":%b,"messages":[%b],"next":%b}' % (
+            *(dumps(request.channel), shown),
+            dumps(found[-1].seq if found else None),
+        )
+        self._send("history", request.request, body)
+
+    def presence(self, request: messages.Presence) -> None:
+        """Answer with the peers in a channel, a part at a time; `more` is true in all parts but the last."""
+        self._check("subscribe", request.channel)
+        self.stream(self._peers(request, self.bus.peers_in(request.channel)))
+
+    def ping(self, request: messages.Ping) -> None:
+        """Answer."""
+        self.pace("")
+        self._answer("pong", request.request)
+
+    # What they need
+
+    def _peers(self, request: messages.Presence, peers: list[Peer]) -> Iterator[Form]:
+        for start in range(0, max(1, len(peers)), listing.BATCH):
+            part = peers[start : start + listing.BATCH]
+            body = {"channel": request.channel, "peers": [views.peer(peer) for peer in part]}
+            more = start + listing.BATCH < len(peers)
+            yield text_frame(dumps({"type": "presence", "request": request.request, **body, "more": more}))
+
+    def _check(self, verb: str, channel: str) -> None:
+        """Raise unless the peer may *verb* on *channel* now, and it exists or can be created."""
+        if not valid_name(channel):
+            raise UnknownChannel(channel)
+        self.check(verb, channel)
+        check_possible(self._gateway, channel)
+
+    def _selection(self, channel: str | None, pattern: str | None) -> Selection:
+        if (channel is None) == (pattern is None):
+            raise Problem("invalid-parameter", ONE_OF_BOTH)
+        return Selection((channel,)) if channel is not None else Selection((), (prefix_of(pattern or ""),))
+
+    def _content(self, content: Any) -> Any:
+        try:
+            return parse_content(bytes(content))
+        except Problem:
+            self.record_malformed()
+            raise
+
+    def _idempotency_key(self, request: messages.Publish) -> str | None:
+        """Return the id by which the message is found again; it is that of the same key on `POST`."""
+        if (key := request.idempotencyKey) is None:
+            return None
+        if len(key) > MAX_KEY:
+            raise Problem("invalid-idempotency-key", f"an Idempotency-Key has at most {MAX_KEY} characters")
+        name = self.principal.name.removeprefix(KEY_PREFIX) if self.principal.key else None
+        return f"key:{dumps([key_identity(name), request.channel, key]).decode()}"
+
+    def _welcome(self) -> Iterator[Form]:
+        yield text_frame(dumps({"type": "welcome", **views.peer(self.who), "version": self._gateway.version}))
+
+    def _answer(self, kind: str, request: RequestId, **body: Any) -> None:
+        self._send(kind, request, dumps(body))
+
+    def _send(self, kind: str, request: RequestId, body: bytes) -> None:
+        """Send the JSON object *body* as the answer of a *kind* to *request*."""
+        head = dumps({"type": kind, "request": request})[:-1]
+        self.send(text_frame(head + (b"," if body != b"{}" else b"") + body[1:]))
+
+    def _refuse(self, request: RequestId, error: RequestError) -> None:
+        problem = problem_of(error)
+        self._gateway.metrics.count("refused", REST, str(problem.status))
+        more = {"retryAfter": int(problem.headers["Retry-After"])} if "Retry-After" in problem.headers else {}
+        self._send("error", request, b'{"problem":%b}' % problem.body(**more))
+
+
+VERBS: Mapping[type[messages.Request], Callable[[WebSocketSession, Any], None]] = {
+    messages.Subscribe: WebSocketSession.subscribe,
+    messages.Unsubscribe: WebSocketSession.unsubscribe,
+    messages.Publish: WebSocketSession.publish,
+    messages.Direct: WebSocketSession.direct,
+    messages.History: WebSocketSession.history,
+    messages.Presence: WebSocketSession.presence,
+    messages.Ping: WebSocketSession.ping,
+}
+
+
+class WebSocketService:
+    """What accepts connections to `/v1/ws`."""
+
+    name = REST
+    paths = (PATH,)
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def accept(self, request: ConnectionRequest) -> WebSocketSession:
+        """Return the session of a new connection."""
+        return WebSocketSession(self._gateway, request.principal)
+
+
+def _tagged(kind: str, body: bytes) -> bytes:
+    return b'{"type":"%b",%b' % (kind.encode(), body[1:])
+
+
+def _where(selection: Selection) -> dict[str, str]:
+    if selection.prefixes:
+        return {"pattern": pattern_of(selection.prefixes[0])}
+    return {"channel": selection.channels[0]}
+
+
+@lru_cache(maxsize=4)  # all listeners of a channel get the same frame
+def _presence(kind: str, channel: str, peer: Peer) -> bytes:
+    return text_frame(dumps({"type": kind, **views.peer(peer), "channel": channel}))

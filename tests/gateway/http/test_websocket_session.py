@@ -1,0 +1,188 @@
+"""`/v1/ws`: requests and answers, resuming, and what an attacker may try."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from gateway.access.auth import KeyFile
+from tests.server import Server
+
+WAIT = 20.0
+
+
+class Page:
+    """A client, as a page would be."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.welcome = self.next()
+        self.heard: list[Any] = []
+
+    def next(self) -> Any:
+        return json.loads(self.socket.recv(WAIT))
+
+    def ask(self, kind: str, **fields: Any) -> Any:
+        """Send a request, and return its answer; what comes before it is kept."""
+        self.socket.send(json.dumps({"type": kind, "request": kind, **fields}))
+        while (answer := self.next()).get("request") != kind:
+            self.heard.append(answer)
+        return answer
+
+    def until(self, kind: str) -> Any:
+        """The next message of a *kind*; those before it are kept."""
+        while (found := next((each for each in self.heard if each["type"] == kind), None)) is None:
+            self.heard.append(self.next())
+        self.heard.remove(found)
+        return found
+
+
+def opened(server: Server, key: str | None = None, **options: Any) -> ClientConnection:
+    query = "" if key is None else f"?key={key}"
+    socket: ClientConnection = connect(f"ws://{server.http}/v1/ws{query}", compression=None, max_size=None, **options)
+    return socket
+
+
+def close_code(socket: ClientConnection) -> int | None:
+    """The code with which the gateway closes the connection, after everything before it."""
+    try:
+        while True:
+            socket.recv(WAIT)
+    except ConnectionClosed as closed:
+        return None if closed.rcvd is None else closed.rcvd.code
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("ws"), "--loop", request.param) as server:
+        yield server
+
+
+def test_two_pages_talk_and_see_each_other(server: Server) -> None:
+    with opened(server) as one, opened(server) as two:
+        a, b = Page(one), Page(two)
+        assert a.welcome["type"] == "welcome"
+        assert a.ask("subscribe", channel="talk")["type"] == "subscribed"
+        assert b.ask("subscribe", channel="talk")["channel"] == "talk"
+        assert a.until("joined")["number"] == b.welcome["number"]
+        assert [peer["number"] for peer in b.ask("presence", channel="talk")["peers"]] == [
+            a.welcome["number"],
+            b.welcome["number"],
+        ]
+        a.socket.send('{"type":"publish","request":7,"channel":"talk","content":{"n": 1e400}}')
+        answers = {each["type"]: each for each in (a.next(), a.next())}
+        assert answers["published"]["request"] == 7
+        assert answers["message"]["id"] == answers["published"]["id"], "who publishes hears itself"
+        assert '"content":{"n": 1e400}' in two.recv(WAIT)
+        assert b.ask("direct", channel="talk", peer=a.welcome["number"], content="psst")["delivered"] == 1
+        assert a.until("direct")["content"] == "psst"
+        page = b.ask("history", channel="talk")
+        assert [each["id"] for each in page["messages"]] == [answers["published"]["id"]]
+        assert b.ask("ping")["type"] == "pong"
+        assert b.ask("unsubscribe", channel="talk")["type"] == "unsubscribed"
+        assert a.until("left")["number"] == b.welcome["number"]
+
+
+def test_it_resumes_by_sequence_and_patterns_hear_channels_that_begin_later(server: Server) -> None:
+    with opened(server) as one, opened(server) as two:
+        a, b = Page(one), Page(two)
+        start = a.ask("subscribe", pattern="r/*")["sequence"]
+        said = [b.ask("publish", channel=f"r/{n % 3}", content=n)["sequence"] for n in range(40)]
+        assert [a.until("message")["sequence"] for _ in said] == said
+    with opened(server) as again:
+        a = Page(again)
+        a.ask("subscribe", pattern="r/*", after=said[4])
+        a.ask("subscribe", channel="r/0", after=start)
+        heard = [message for _ in range(49) for message in (a.until("message"),)]
+        assert [each["sequence"] for each in heard if "pattern" in each] == said[5:]
+        assert [each["sequence"] for each in heard if "pattern" not in each] == said[::3]
+
+
+def test_an_idempotency_key_publishes_once(server: Server) -> None:
+    with opened(server) as one, opened(server) as two:
+        first = Page(one).ask("publish", channel="once", content=1, idempotencyKey="k")
+        page = Page(two)
+        assert page.ask("publish", channel="once", content=1, idempotencyKey="k")["id"] == first["id"]
+        assert page.ask("publish", channel="once", content=2, idempotencyKey="k")["problem"]["status"] == 422
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "request_id"),
+    [
+        ("", 400, None),
+        ("[]", 400, None),
+        ('{"type":"fly","request":1}', 400, 1),
+        ('{"type":"publish","request":"x","channel":"a"}', 400, "x"),
+        ('{"type":"publish","request":1,"channel":"a","content":1,"idempotency_key":"k"}', 400, 1),
+        ('{"type":"publish","request":1,"channel":"a/@b","content":1}', 404, 1),
+        ('{"type":"publish","request":1,"channel":"a","content":' + "[" * 300 + "]" * 300 + "}", 400, 1),
+        ('{"type":"subscribe","request":1}', 422, 1),
+        ('{"type":"subscribe","request":1,"pattern":"*x"}', 422, 1),
+        ('{"type":"subscribe","request":1,"channel":"a","after":-1}', 400, 1),
+        ('{"type":"history","request":1,"channel":"a","limit":100000}', 400, 1),
+        ("[" * 500_000, 400, None),
+    ],
+)
+def test_what_is_malformed_is_answered_with_a_problem(server: Server, text: str, status: int, request_id: Any) -> None:
+    with opened(server) as socket:
+        page = Page(socket)
+        socket.send(text)
+        answer = page.next()
+        assert (answer["type"], answer["request"], answer["problem"]["status"]) == ("error", request_id, status)
+        assert page.ask("ping")["type"] == "pong"
+
+
+def test_what_is_too_long_ends_the_connection_and_nobody_else(server: Server) -> None:
+    with opened(server) as socket, opened(server) as other:
+        page = Page(other)
+        Page(socket)
+        with suppress(ConnectionClosed):
+            socket.send("x" * (1 << 21))
+        assert close_code(socket) in (None, 1009)
+        assert page.ask("ping")["type"] == "pong"
+
+
+def test_a_slow_reader_is_closed_and_nobody_else(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, opened(server, max_queue=1) as slow, opened(server) as other:
+        Page(slow).ask("subscribe", channel="big")
+        page = Page(other)
+        for _ in range(40):
+            assert page.ask("publish", channel="big", content="x" * 500_000)["type"] == "published"
+        assert close_code(slow) == 1013
+        assert page.ask("ping")["type"] == "pong"
+
+
+def test_rights_hold_on_live_connections_and_keys_stay_out_of_the_log(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys/api-keys.json")
+    ada = keys.add("ada", ("subscribe:a", "publish:*", "subscribe:news/*"))
+    with Server(tmp_path) as server:
+        with pytest.raises(InvalidStatus) as refused:
+            opened(server, "wrong-secret")
+        assert refused.value.response.status_code == 401
+        with pytest.raises(InvalidStatus) as refused:
+            opened(server, ada, origin="https://evil.example")
+        assert refused.value.response.status_code == 403
+        with opened(server) as stranger:
+            page = Page(stranger)
+            for asked in ({"channel": "a"}, {"pattern": "*"}):
+                assert page.ask("subscribe", **asked)["problem"]["status"] == 403
+        with opened(server, ada) as socket:
+            page = Page(socket)
+            assert page.welcome["identity"] == "ada"
+            assert page.ask("subscribe", channel="b")["problem"]["code"] == "forbidden"
+            assert page.ask("history", channel="a")["problem"]["code"] == "forbidden"
+            assert page.ask("subscribe", pattern="*")["type"] == "subscribed"
+            page.ask("publish", channel="secret", content=1)
+            page.ask("publish", channel="news/x", content=2)
+            assert page.until("message")["channel"] == "news/x"
+            keys.remove("ada")
+            assert close_code(socket) == 1008
+        assert ada not in server.log
+        assert "wrong-secret" not in server.log
