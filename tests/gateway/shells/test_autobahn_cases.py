@@ -67,7 +67,7 @@ class Ledger:
 
 def application() -> FastAPI:
     nobody: Any = lambda *_: None  # noqa: E731
-    counts: Any = SimpleNamespace(overflow=nobody)  # nothing is published
+    counts: Any = SimpleNamespace(overflow=nobody, refused=lambda *_, **__: None)  # nothing is published
     channels, peers = Channels([], nobody), PeerRegistry(1, nobody, nobody, nobody, nobody)
     bus, app = Bus(Ledger(), channels, peers, MessageIds(1), lambda: 1, counts), FastAPI()
 

@@ -36,6 +36,7 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.read_pacer import PENALTY_BURST, PenalizableSession, ReadPacer
 from gateway.core.session import Session
+from gateway.proxies import TrustedProxies
 from gateway.shells import fast, serve, uvicorn_http, uvicorn_websocket
 from gateway.shells.flusher import MAX_TURNS, MAX_WAIT, flusher_of
 from gateway.shells.turns import FIRST_PORTION, LONG_TURN, turns_of
@@ -603,7 +604,7 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
         assert transport.paused
 
         http, _ = await http_connection(app, sock)
-        http.gateway = SimpleNamespace(admission=let_in, budget=read_pacer.budget, bus=bus)  # type: ignore[assignment]
+        http.gateway = SimpleNamespace(admission=let_in, budget=read_pacer.budget, bus=bus, proxies=TrustedProxies(()))  # type: ignore[assignment]
         transport = Recorder(sock)
         transport._extra["peername"] = ("192.0.2.1", 1)  # type: ignore[attr-defined]
         http.connection_made(transport)
