@@ -45,6 +45,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(built: Path) -> N
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == files()
     assert "gateway/py.typed" in names
+    assert {"gateway/pages/index.html", "gateway/pages/console.js", "gateway/pages/console.css"} <= set(names)
 
 
 def test_the_sdist_has_them_as_well(built: Path) -> None:
