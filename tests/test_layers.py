@@ -32,7 +32,10 @@ MAY = {
     "gateway.backup": STORAGE,
 }
 SYNCHRONOUS = ("gateway.core", "gateway.storage", "gateway.adapter")  # no await, no network, no event loop
-LIBRARIES = {"gateway.core.jsontext": {"msgspec", "orjson"}}  # which the core needs beside the standard library
+LIBRARIES = {  # which the core needs beside the standard library
+    "gateway.core.jsontext": {"msgspec", "orjson"},
+    "gateway.core.message": {"msgspec"},
+}
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells"),
     *("gateway.adapter", "gateway.admission", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),

@@ -7,8 +7,10 @@ and shared by all connections that want it. Nothing here knows what a form looks
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
 
 REST = "rest"  # the protocol of HTTP callers in records, metrics and principals; it has no adapter
 LATE_AFTER = 10 * 60_000  # ms between the creation and the arrival of a message, beyond which it is history
@@ -78,8 +80,7 @@ class PendingForm:
 Form = bytes | PendingForm
 
 
-@dataclass(slots=True, eq=False)
-class Message:
+class Message(Struct, eq=False):
     """One message on one channel, or to one peer in it (`target`).
 
     The bus sets `seq` and `time` (ms, never decreasing); they are 0 before. `timestamp` (ms) is the author's. `content`
@@ -96,7 +97,7 @@ class Message:
     content: bytes
     wire: bytes | None = None
     parent: str | None = None
-    forms: dict[str, Form] = field(default_factory=dict, repr=False)
+    forms: dict[str, Form] = {}
     id: str = ""
     seq: int = 0
     time: int = 0
@@ -107,7 +108,7 @@ class Message:
     key: str | None = None
     late: bool = False
     id_has_seq: bool = False
-    refs: dict[str, Any] = field(default_factory=dict)
+    refs: dict[str, Any] = {}
     undelivered: tuple[str, ...] = ()
 
     def form(self, key: str, make: Callable[[Message, str], Form]) -> Form:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from msgspec import structs
+
 from gateway.core.message import Message, Peer
 from gateway.core.peers import BLOCK
 
@@ -194,7 +196,7 @@ class _Appender:
             return 0
         if isinstance(entry, Message):
             sender = replace(entry.sender, number=self._number(entry.sender))
-            return self._write(replace(entry, sender=sender))
+            return self._write(structs.replace(entry, sender=sender))
         if entry.kind == "peer":
             fields = entry.fields
             return self._append_peer(Peer(0, fields["protocol"], fields["sender"], fields.get("name")))

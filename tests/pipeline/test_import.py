@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from msgspec import structs
 from websockets.asyncio.client import connect
 
 from adapters.sprout.forest.forest import Reply, decode
@@ -54,7 +54,7 @@ def as_rest(entry: Entry) -> Entry:
     """The same without what protocols made of it: a gateway takes what is said to be theirs only if it is."""
     if not isinstance(entry, Message):
         return entry
-    return replace(entry, protocol="rest", wire=None, native=None, refs={}, undelivered=())
+    return structs.replace(entry, protocol="rest", wire=None, native=None, refs={}, undelivered=())
 
 
 def without_half(form: str) -> list[StreamMessage]:

@@ -107,7 +107,7 @@ def facts(draw: st.DrawFn) -> Fact:
 def fields(entry: Entry) -> Any:
     if isinstance(entry, Fact):
         return entry.kind, entry.fields, entry.seq, entry.time
-    return {name: getattr(entry, name) for name in Message.__slots__ if name not in ("forms", "late", "target")}
+    return {name: getattr(entry, name) for name in Message.__struct_fields__ if name not in ("forms", "late", "target")}
 
 
 @given(messages() | facts())
