@@ -204,10 +204,11 @@ async def _open(
 
 
 def _watch_loop(gateway: Gateway) -> None:
-    """Watch what the fast shell does in the loop for all connections together."""
+    """Watch what the fast shell does in the loop for all connections together, and let it end the turns of the bus."""
     import asyncio
 
     loop = asyncio.get_running_loop()
+    gateway.bus.gathering.at_turn_end = flusher_of(loop).before_flush
     gateway.watchdog.watch("the flusher", lambda: flusher_of(loop).progress)
     gateway.watchdog.watch("the turns", lambda: turns_of(loop).progress)
 

@@ -293,6 +293,7 @@ class Gateway:
         """Tell every peer, in its protocol, that the gateway stops."""
         self.ready = False
         systemd.notify(systemd.STOPPING)
+        self.bus.gathering.publish()
         for link in self.links:
             link.stop()
         for session in self.bus.sessions():

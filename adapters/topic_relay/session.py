@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Self
 
 from gateway.core.bus import Bus
 from gateway.core.errors import Forbidden, RequestError, Throttled, TooManyChannels, UnknownChannel
 from gateway.core.frames import header, text_frame
 from gateway.core.jsontext import dumps
+from gateway.core.member import Member
 from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.core.principal import Principal
@@ -99,14 +100,16 @@ class TopicRelaySession(Session):
         self.put(message.forms.get(NAME) or message.form(NAME, self._form))
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
         """As `deliver`, for many sessions."""
         frames: list[bytes] = []
         for message in run:  # usually one, for which comprehensions would take longer
             form = message.forms.get(NAME) or message.form(NAME, sessions[0]._form)
             if isinstance(form, bytes):
                 frames.append(form)
-        return cls.fan_out(frames, sessions, origin) if frames else 0
+        if len(frames) < len(run):  # what does not fit comes from elsewhere
+            origins = (None,) * len(frames)
+        return cls.fan_out(frames, sessions, origins) if frames else 0
 
     def fits(self, message: Message) -> bool:
         """Whether a direct *message* fits in a packet."""
@@ -165,7 +168,9 @@ class TopicRelaySession(Session):
         except RequestError as error:
             self.refuse(broadcasts[len(run) :], error)
         try:
-            if run:
+            if len(run) == 1:
+                self.bus.publish_alone(run[0], self, partial(self.refuse, broadcasts[:1]))
+            elif run:
                 self.bus.publish_run(run, self)
         except RequestError as error:
             self.refuse(broadcasts[: len(run)], error)

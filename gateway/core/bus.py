@@ -16,9 +16,11 @@ from typing import Any
 from .bounded import BoundedMap
 from .channels import Channels
 from .contracts import Allowed, Counters, Ledger, Receipt, Throttle, Translator
-from .errors import AlreadySubscribed, NotSubscribed, RequestError, Throttled, TooManySubscriptions, Unavailable
+from .errors import AlreadySubscribed, NotSubscribed, Throttled, TooManySubscriptions, Unavailable
+from .fan_out import FanOut
 from .flows import Flows
-from .groups import Group, Trace, group_sessions
+from .gathering import Gathering, Refuse
+from .groups import Trace
 from .member import Member
 from .message import Message, MessageIds, Peer
 from .peers import PeerRegistry
@@ -76,9 +78,10 @@ class Bus:
         self._stamper = Stamper(ids, clock, last_time)
         self._members: dict[str, dict[Member, None]] = {}
         self.presence = Presence(self._members)
-        self._fanout: dict[str, list[Group]] = {}  # by channel; dropped when members change
         self.watchers = Watchers()
         self.tracers: dict[str, Trace] = {}  # of channels: see `trace`
+        self._fan_out = FanOut(self._members, self.watchers, self._may_listen, self.tracers, self.flows)
+        self.gathering = Gathering(self.take)
         self._sessions: dict[Member, None] = {}
         self._numbers: dict[int, dict[Member, None]] = {}
         self._addresses: Counter[str] = Counter()
@@ -119,6 +122,7 @@ class Bus:
             return
         identity = identity.connected_by(session.protocol)
         before = session.who
+        self.gathering.settle(number=before.number)
         if session.identity is None:
             session.identity = identity
             self._numbers.setdefault(identity.number, {})[session] = None
@@ -184,23 +188,25 @@ class Bus:
             raise AlreadySubscribed(channel)
         if len(session.channels) >= self.subscriptions:
             raise TooManySubscriptions(f"not more than {self.subscriptions:,} (limits.subscriptions)")
+        self.gathering.settle(channel)
         members = self._members.get(channel)
         if members is None:
             self.channels.hold(channel)
             members = self._members[channel] = {}
         others = self.presence.add_listener(channel, session.who)
         members[session] = session.channels[channel] = None
-        self._fanout.pop(channel, None)
+        self._fan_out.members_changed(channel)
         return others
 
     def unsubscribe(self, session: Member, channel: str) -> None:
         """Stop delivering what is published on *channel* to *session*, and tell the peers there."""
         if channel not in session.channels:
             raise NotSubscribed(channel)
+        self.gathering.settle(channel)
         del session.channels[channel]
         members = self._members[channel]
         del members[session]
-        self._fanout.pop(channel, None)
+        self._fan_out.members_changed(channel)
         if not members:
             del self._members[channel]
             self.channels.release(channel)
@@ -209,7 +215,7 @@ class Bus:
 
     def dialect_changed(self, channel: str) -> None:
         """Note that a session, which may be in *channel*, has another dialect there now."""
-        self._fanout.pop(channel, None)
+        self._fan_out.members_changed(channel)
 
     # Publishing
 
@@ -232,13 +238,14 @@ class Bus:
 
     def find(self, id: str) -> Receipt | None:
         """The receipt of the earlier message with this id; ask before publishing under an id that the author chose."""
+        self.gathering.publish()
         return self.ledger.find(id)
 
     def canonical_id(self, id: str) -> str | None:
         """The canonical id of the message that *id* names in any protocol; None if it names none."""
         if len(id) > MAX_ID:
             return None
-        found = self.ledger.find(id)
+        found = self.find(id)
         if found is not None:
             return found.id
         return next(filter(None, (translator.resolve_id(id) for translator in self.translators)), None)
@@ -258,22 +265,42 @@ class Bus:
 
         A run costs each of its messages little, since lookups, checks and counting are done once for all of them.
         """
-        ledger = self.ledger
-        if ledger.congested:
-            self.check_log()
-        self.channels.register(run[0].channel)
+        first = run[0]
+        self.gathering.settle(first.channel, first.sender.number)
+        self._admit(first.channel)
         parent = found = None  # many of a run may have the same parent
         for message in run:
             if message.parent is not None:
                 if message.parent != parent:
                     parent, found = message.parent, self.canonical_id(message.parent)
                 message.parent = found
-        self._stamper.stamp(run, ledger.next_seq)
+        self.take(run, (origin,) * len(run))
+
+    def publish_alone(self, message: Message, origin: Member, refuse: Refuse) -> None:
+        """`publish` a *message* that came alone, perhaps together with what others say in this turn of the loop.
+
+        It has no seq yet when this returns. *refuse* is called with an error that is found only then.
+        """
+        if message.late or message.parent is not None or not self.gathering.begin():
+            self.publish_run((message,), origin)
+            return
+        self._admit(message.channel)
+        self.gathering.add(message, origin, refuse)
+
+    def take(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
+        """Stamp, log and deliver a *run* that was checked: messages of one protocol in one channel, of any senders.
+
+        *origins* are the sessions that they came from, each of which does not hear its own.
+        """
+        self._stamper.stamp(run, self.ledger.next_seq)
         self._add_refs(run)
-        ledger.extend(run)
+        self.ledger.extend(run)
         if self.read_pacer is not None:
             self.read_pacer.record_published(run)
-        self.metrics.published(run, self._deliver(run, origin))
+        if self.presence.has_notices:
+            for message in run:
+                self.presence.tell_arrival(message.channel, message.sender.number)
+        self.metrics.published(run, self._fan_out.deliver(run, origins))
 
     def direct(self, message: Message, number: int) -> int:
         """Deliver *message* to the connections in the channel of the peer with *number*; return how many they are.
@@ -281,6 +308,7 @@ class Bus:
         Only its ids are kept, for `DIRECT_ID_LIFETIME`, so that a repeated message is not delivered again and returns
         what the first did. A connection whose protocol cannot carry it does not get it.
         """
+        self.gathering.settle(message.channel, message.sender.number)
         for id in message.ids:
             if (known := self._direct_ids.get(id)) is not None:
                 return known[1]
@@ -341,19 +369,14 @@ class Bus:
             session.resume()
             session.wake()
 
-    def _groups(self, channel: str) -> list[Group]:
-        """The members of *channel* in groups, which are kept until the members change."""
-        groups = group_sessions(channel, self._members.get(channel, ()), self.flows, self.tracers.get(channel))
-        if groups:
-            self._fanout[channel] = groups
-        return groups
+    def _may_listen(self, session: Member, channel: str) -> bool:
+        return self.allowed(session.principal, "subscribe", channel)
 
-    def _watching_groups(self, channel: str) -> list[Group]:
-        """The watchers of *channel* that may listen to it and are no members, in groups."""
-        members, allowed = self._members.get(channel, ()), self.allowed
-        watching = (session for session in self.watchers.of(channel) if session not in members)
-        may_listen = (session for session in watching if allowed(session.principal, "subscribe", channel))
-        return group_sessions(channel, may_listen, self.flows)
+    def _admit(self, channel: str) -> None:
+        """Register *channel*; raise `Unavailable` if nothing can be logged now."""
+        if self.ledger.congested:
+            self.check_log()
+        self.channels.register(channel)
 
     def _add_refs(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol
@@ -365,30 +388,6 @@ class Bus:
                 self.metrics.undeliverable(message)
                 for name in message.undelivered:
                     self.flows.to_protocol(name)[protocol].undelivered += 1
-
-    def _deliver(self, run: Sequence[Message], origin: Member | None) -> int:
-        """Deliver *run* to the members of its channel but *origin*, and to its watchers; return how many deliveries."""
-        first, deliveries = run[0], 0
-        self.presence.tell_arrival(first.channel, first.sender.number)
-        groups = self._fanout.get(first.channel) or self._groups(first.channel)
-        if self.watchers.prefixes:
-            groups = groups + self._watching_groups(first.channel)
-        for kind, sessions, flows in groups:
-            if not first.late or kind.protocol == first.protocol:
-                skip = None if kind.echo else origin
-                try:
-                    delivered = kind.deliver_all(run, sessions, skip)
-                except RequestError as error:  # what a form depends on cannot be read
-                    delivered = 0
-                    for session in sessions:
-                        if session is not skip:
-                            session.close(1011, str(error))  # it can catch up when it connects again
-                flow = flows[first.protocol]
-                flow.delivered += delivered
-                if flow.samples and delivered:
-                    sessions[-1 if sessions[0] is origin else 0].sample(flow)
-                deliveries += delivered
-        return deliveries
 
     def _unbind(self, session: Member) -> None:
         if session.identity is not None:

@@ -57,7 +57,7 @@ class Translator(Protocol):
         """The parts of a channel's *address* by the names that users know."""
 
     def add_refs(self, run: Sequence[Message]) -> None:
-        """Put what the bridged form of each message of a *run* (see `Bus.publish_run`) depends on into its `refs`.
+        """Put what the bridged form of each message of a *run* (see `Bus.take`) depends on into its `refs`.
 
         That is a JSON value under the protocol's name, if it depends on anything. If the protocol cannot carry the
         message, the name is added to `undelivered` instead. The messages have their seqs already, so nothing may be

@@ -38,8 +38,8 @@ class Member(Protocol):
         """Queue *message*."""
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Any], origin: Any) -> int:
-        """Queue a *run* for all *sessions*, which are of this class, but *origin*; return the number of deliveries."""
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Any], origins: Sequence[Any]) -> int:
+        """Queue a *run* for all *sessions*, of this class, each message but for its origin; count the deliveries."""
 
     def dialect(self, channel: str) -> str:
         """A key that differs between sessions of one class that are sent different forms."""

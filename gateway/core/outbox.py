@@ -129,23 +129,29 @@ class Outbox:
             self._close_if_too_slow()
 
     @staticmethod
-    def fan_out(forms: Sequence[bytes], outboxes: Sequence[Outbox], origin: Outbox | None) -> int:
-        """`put` finished *forms* into all *outboxes* but *origin*; return the number of deliveries."""
-        size, count = sum(map(len, forms)), len(outboxes)
+    def fan_out(forms: Sequence[bytes], outboxes: Sequence[Outbox], origins: Sequence[object]) -> int:
+        """`put` finished *forms* into all *outboxes*, none into that of its origin; return the number of deliveries."""
+        size, count = sum(map(len, forms)), len(forms) * len(outboxes)
+        others = _forms_of_others(forms, origins)
         overfull = list[Outbox]()  # closed once all outboxes have the forms, as adapters' code runs then
         for outbox in outboxes:
-            if outbox is origin:
-                count -= 1
-            elif outbox.closing is None:
+            theirs, added = forms, size
+            if outbox in others:
+                theirs = others[outbox]
+                added = sum(map(len, theirs))
+                count -= len(forms) - len(theirs)
+                if not theirs:
+                    continue
+            if outbox.closing is None:
                 if not outbox._queue:
                     outbox.wake()
-                outbox._queue += forms
-                outbox._size = waiting = outbox._size + size
+                outbox._queue += theirs
+                outbox._size = waiting = outbox._size + added
                 if waiting > outbox.max_outbox:
                     overfull.append(outbox)
         for outbox in overfull:
             outbox._close_if_too_slow()
-        return len(forms) * count
+        return count
 
     def sample(self, flow: Flow) -> None:
         """Measure how long a delivery of *flow*, which was just queued, takes until the whole queue is written."""
@@ -280,6 +286,16 @@ class Outbox:
                 self._size += len(data)
                 return True
         return False
+
+
+def _forms_of_others(forms: Sequence[bytes], origins: Sequence[object]) -> dict[object, Sequence[bytes]]:
+    """By origin, those of the *forms* that it did not say itself; *origins* are those of the forms."""
+    if origins.count(origins[0]) == len(origins):
+        return {origins[0]: ()}
+    others: dict[object, list[bytes]] = {}
+    for place in range(len(forms) - 1, -1, -1):  # from the end, so that the places before stay
+        del others.setdefault(origins[place], list(forms))[place]
+    return others  # type: ignore[return-value]
 
 
 def _is_unfinished(form: Form) -> bool:

@@ -104,6 +104,11 @@ class Presence:
         self._claims: dict[str, dict[int, PresenceClaim]] = {}  # of guests, and of absent peers that listen
         self._guests = BoundedMap[tuple[str, int], Peer](MAX_ALL_GUESTS, self._drop_guest)  # by channel and number
 
+    @property
+    def has_notices(self) -> bool:
+        """Whether somebody is still to be told of a newcomer."""
+        return bool(self._notices)
+
     def peers(self, channel: str) -> dict[int, Peer]:
         """The peers in *channel* by their numbers, in the order in which they came; guests are last."""
         roster = self._rosters.get(channel)
@@ -224,7 +229,9 @@ class Presence:
 
     def tell_arrival(self, channel: str, number: int) -> None:
         """Deliver pending notices about the peer with *number* in *channel*, before its message is delivered."""
-        while any(notice.channel == channel and notice.peer.number == number for notice in self._notices):
+        while self._notices and any(
+            notice.channel == channel and notice.peer.number == number for notice in self._notices
+        ):
             self._deliver_oldest()
 
     def _tell(self, channel: str, peer: Peer, untold: Member | None = None, *, joined: bool) -> None:

@@ -11,7 +11,7 @@ others of its network have sent, and while the log is crowded it gets no more.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol
@@ -162,9 +162,13 @@ class ReadPacer:
             self._bytes.spend(network, MALFORMED_FACTOR * max(size, MIN_MALFORMED_SIZE))
 
     def record_published(self, run: Sequence[Message]) -> None:
-        """Charge the sender of an accepted *run* for its bytes, from whatever network it is connected."""
+        """Charge the senders of an accepted *run* for its bytes, from whatever network they are connected."""
         if self._bytes is not None:
-            self._bytes.spend(run[0].sender.number, sum([len(message.content) for message in run]))
+            sizes = defaultdict[int, int](int)
+            for message in run:
+                sizes[message.sender.number] += len(message.content)
+            for number, size in sizes.items():
+                self._bytes.spend(number, size)
 
     def publish_delay(self, peer: Peer) -> float:
         """Seconds until *peer* may publish again, 0 unless it has published more bytes than its share."""

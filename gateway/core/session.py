@@ -25,6 +25,7 @@ from typing import ClassVar, Self
 
 from .bus import Bus
 from .errors import Forbidden, ProtocolError, Throttled
+from .member import Member
 from .message import Message, Peer
 from .outbox import LOW_WATER, MAX_STREAMS, Outbox
 from .principal import Principal
@@ -59,13 +60,18 @@ class Session(Outbox, ABC):
         """Queue *message* for the peer. This must not call the bus."""
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
-        """Deliver a *run* to all *sessions* (of this class, of one dialect) but *origin*; count the deliveries."""
-        receivers = [session for session in sessions if session is not origin]
-        for message in run:
-            for session in receivers:
-                session.deliver(message)
-        return len(receivers) * len(run)
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
+        """Deliver a *run* to all *sessions* (of this class, of one dialect), each message but to its origin.
+
+        Return the number of deliveries.
+        """
+        count = 0
+        for message, origin in zip(run, origins, strict=True):
+            for session in sessions:
+                if session is not origin:
+                    session.deliver(message)
+                    count += 1
+        return count
 
     def dialect(self, channel: str) -> str:  # noqa: ARG002  # most protocols have one
         """A key that differs between sessions of one class that are sent different forms of messages on *channel*.

@@ -24,14 +24,17 @@ class Stamper:
         return now
 
     def stamp(self, run: Sequence[Message], seq: int) -> None:
-        """Give the messages of a *run* their seqs from *seq* on, the time, and ids and timestamps if they have none."""
+        """Give the messages of a *run* their seqs from *seq* on, the time, and ids and timestamps if they have none.
+
+        One that was stamped before, and not logged, gets another id with its seq.
+        """
         now = self.now()
         head = self._ids.head(now)
         for message in run:
             message.seq, message.time = seq, now
             if not message.timestamp:
                 message.timestamp = now
-            if not message.id:
+            if message.id_has_seq or not message.id:
                 # as in `MessageIds.make`, which would be a call for each message
                 message.id, message.id_has_seq = head + seq.to_bytes(6).hex(), True
             seq += 1

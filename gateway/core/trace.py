@@ -151,7 +151,7 @@ class _Beginning:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def deliver_all(self, run: Sequence[Message], _sessions: Sequence[Member], _origin: Member | None) -> int:
+    def deliver_all(self, run: Sequence[Message], _sessions: Sequence[Member], _origins: Sequence[Any]) -> int:
         self._tracer.begin(run)
         return 0
 
@@ -165,11 +165,11 @@ class _Watched:
         self.protocol = kind.protocol
         self.echo = kind.echo
 
-    def deliver_all(self, run: Sequence[Message], sessions: Sequence[Member], origin: Member | None) -> int:
+    def deliver_all(self, run: Sequence[Message], sessions: Sequence[Member], origins: Sequence[Any]) -> int:
         before = [set(message.forms) for message in run]
-        delivered = self._kind.deliver_all(run, sessions, origin)
-        receivers = [session for session in sessions if session is not origin and session.closing is None]
-        for message, made in zip(run, before, strict=True):
+        delivered = self._kind.deliver_all(run, sessions, origins)
+        for message, made, origin in zip(run, before, origins, strict=True):
+            receivers = [session for session in sessions if session is not origin and session.closing is None]
             if delivered and self.protocol not in message.undelivered:
                 self._tracer.record(message, receivers, _unfinished(message, made))
         return delivered

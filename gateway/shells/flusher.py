@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -46,7 +47,11 @@ class Flusher:
         self.arrivals = 0  # reads that brought data
         self._loop = loop
         self._woken: dict[Flushable, None] = {}
+        self._calls: list[Callable[[], None]] = []
+        self._due = False  # a call of `_flush` is on its way
         self._crowded = False
+        self._shared = False  # several reads came before the last flush
+        self._flushed_arrivals = 0  # `arrivals` then
         self._turns = 0  # turns that the next flush may still wait
         self._seen_arrivals = 0  # `arrivals` when the flush was last put off
         self._deadline = 0.0  # (`perf_counter`) until which the flush may be put off
@@ -59,12 +64,28 @@ class Flusher:
 
     def add(self, connection: Flushable) -> None:
         """Flush *connection* soon, once."""
-        if not self._woken:
-            self._turns = MAX_TURNS if self._crowded else 0
-            self._seen_arrivals = self.arrivals - 1
-            self._deadline = perf_counter() + MAX_WAIT if self._crowded else 0.0
-            self._loop.call_soon(self._flush)
+        if not self._due:
+            self._call()
         self._woken[connection] = None
+
+    def before_flush(self, call: Callable[[], None]) -> bool:
+        """Run *call*, which may wake connections, directly before the next flush, which comes soon.
+
+        Return False, and do not, if no more than one read came before the last flush.
+        """
+        if not self._shared:
+            return False
+        if not self._due:
+            self._call()
+        self._calls.append(call)
+        return True
+
+    def _call(self) -> None:
+        self._due = True
+        self._turns = MAX_TURNS if self._crowded else 0
+        self._seen_arrivals = self.arrivals - 1
+        self._deadline = perf_counter() + MAX_WAIT if self._crowded else 0.0
+        self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._turns and self._seen_arrivals != self.arrivals and perf_counter() < self._deadline:
@@ -73,7 +94,15 @@ class Flusher:
             self._loop.call_soon(self._flush)
             return
         self._flushes += 1
+        self._shared, self._flushed_arrivals = self.arrivals - self._flushed_arrivals > 1, self.arrivals
+        calls, self._calls = self._calls, []
+        for call in calls:
+            try:
+                call()
+            except Exception:  # a bug must not stop the flush
+                logger.exception("a call before the flush failed; the flush goes on")
         woken, self._woken = self._woken, {}  # first: flushing a connection may wake others, which are flushed next
+        self._due = False
         self._crowded = False
         for place, connection in enumerate(woken):
             try:

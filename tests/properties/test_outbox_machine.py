@@ -103,7 +103,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def hear(self, size: int) -> None:
         item = self.item(size, "bytes")
         self.queue.append(item)
-        assert Outbox.fan_out([cast(bytes, item.form)], self.listeners, None) == 1
+        assert Outbox.fan_out([cast(bytes, item.form)], self.listeners, (None,)) == 1
         self.bound(item)
 
     @rule(size=SIZES, kind=st.sampled_from(["bytes", "made", "unmade", "failing"]))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from gateway.core.member import Member
 from gateway.core.message import Form, Message, PendingForm
 from gateway.core.session import Session
 
@@ -25,7 +26,7 @@ class _Queued(NamedTuple):
 
     line: Form
     sessions: Sequence[Session]
-    origin: Session | None
+    origin: Member | None
     size: int
 
 
@@ -38,13 +39,13 @@ class OrderedDelivery:
         self._sizes: Counter[str] = Counter()  # bytes, by channel
         self.size = 0
 
-    def deliver(self, message: Message, sessions: Sequence[Session], origin: Session | None) -> int:
+    def deliver(self, message: Message, sessions: Sequence[Session], origin: Member | None) -> int:
         """Announce *message* to all *sessions* except *origin*; return to how many."""
         line, unmade = self._line_of(message), self._queues.get(message.channel)
         if isinstance(line, PendingForm) and line.done:
             line = line.data or b""
         if unmade is None and not isinstance(line, PendingForm):
-            return Session.fan_out((line,), sessions, origin) if line else 0
+            return Session.fan_out((line,), sessions, (origin,)) if line else 0
         if unmade is None:
             unmade = self._queues[message.channel] = deque()
         size = len(message.content) + _EACH
@@ -70,7 +71,7 @@ class OrderedDelivery:
             unmade.popleft()
             self._grow(channel, -size)
             if line and (here := [each for each in sessions if channel in each.channels]):
-                Session.fan_out((line,), here, origin)
+                Session.fan_out((line,), here, (origin,))
         self._queues.pop(channel, None)
         self._sizes.pop(channel, None)
 

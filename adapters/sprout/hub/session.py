@@ -20,9 +20,9 @@ from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_NODES, Frame, SproutError, StatusCode
 from adapters.sprout.wire.parser import Parser
 from gateway.core.errors import ProtocolError, RequestError, Throttled, Unavailable
+from gateway.core.member import Member
 from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
-from gateway.core.session import Session
 
 from .answers import AnswerLine, FindNodes, PendingAnswer, StreamedResponse
 from .arrivals import MAX_RUN, Arrivals
@@ -92,10 +92,14 @@ class SproutSession(SproutConnection):
         self.put(self._nodes.message_line(message))
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
         """Announce messages to all listeners, except those that are not delivered to Arbor."""
         tell = sessions[0]._hub.delivery.deliver
-        return sum(tell(message, sessions, origin) for message in run if NAME not in message.undelivered)
+        return sum(
+            tell(message, sessions, origin)
+            for message, origin in zip(run, origins, strict=True)
+            if NAME not in message.undelivered
+        )
 
     def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is announced later, to all
         """Announce presence later; see `presence`."""

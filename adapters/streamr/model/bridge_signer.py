@@ -85,19 +85,21 @@ class BridgeSigner:
                 place.append(message.time // DAY)
 
     def _chain(self, run: Sequence[Message]) -> None:
-        first = run[0]
-        chain = (first.channel, first.sender.number, first.protocol)
-        head = self._heads.get(chain)
-        if head is None:
-            head = self._load_head(first)
+        heads: dict[ChainKey, tuple[int, int]] = {}  # they change when all are found
+        sender = None
         for message in run:
+            if message.sender is not sender:  # often all are of one
+                sender = message.sender
+                chain = (message.channel, sender.number, message.protocol)
+                head = heads.get(chain) or self._heads.get(chain) or self._load_head(message)
             timestamp = message.timestamp
             if timestamp > message.time:  # `min` would take as long as the rest of this loop
                 timestamp = message.time
             last = next_position(head, timestamp)
             message.refs[NAME] = [*last] if head is None else [*last, *head]
-            head = last
-        self._heads[chain] = last
+            heads[chain] = head = last
+        for chain, last in heads.items():
+            self._heads[chain] = last
 
     def has_signed_as(self, address: str) -> bool:
         """Whether *address* signed something that may not be in the index, yet or ever."""

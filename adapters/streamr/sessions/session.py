@@ -24,10 +24,10 @@ from adapters.streamr.wire.ids import NAME, Inbox, channel_of, inbox_of, key_exc
 from adapters.streamr.wire.message import GROUP_KEY_ROTATE
 from adapters.streamr.wire.validation_errors import InvalidMessage
 from gateway.core.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
+from gateway.core.member import Member
 from gateway.core.message import Message, Peer
 from gateway.core.outbox import MAX_STREAMS
 from gateway.core.principal import Principal
-from gateway.core.session import Session
 
 from .client_session import ClientSession
 from .resends import ActiveResend, find_messages
@@ -113,13 +113,13 @@ class StreamrSession(ClientSession):
             self.put(message.forms.get(self.form_key) or message.form(self.form_key, self._forms.form))
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
         """As `deliver`, for sessions of one dialect."""
         first, frames = sessions[0], []
         if run[0].channel in first._subscribed:
             forms = (each.forms.get(first.form_key) or each.form(first.form_key, first._forms.form) for each in run)
             frames = [form for form in forms if isinstance(form, bytes)]
-        return cls.fan_out(frames, sessions, origin) if frames else 0
+        return cls.fan_out(frames, sessions, origins) if frames else 0
 
     def dialect(self, channel: str) -> str:
         """Its form key if it has subscribed to *channel*; empty if it only has an inbox there."""

@@ -1,9 +1,10 @@
-"""What comes at once does what it does when it comes packet by packet."""
+"""What comes at once, from one peer or from several, does what it does when it comes packet by packet."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -11,13 +12,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from adapters.topic_relay.session import TopicRelaySession
+from gateway.core.frames import payload
 from gateway.core.outbox import LOW_WATER
 from tests.adapters.topic_relay.conftest import Relay
 
 LONG = b"x" * 65_000
 TOPICS = st.sampled_from(["t", "t", "t", "u", "secret", "x" * 31])
 EXTRA: list[dict[str, Any]] = [
-    *({}, {"n": 1}, {"text": "日本"}, {"inReplyTo": "nobody"}, {"src": 7}, {"json": [1]}, {"dst": 0}),
+    *({}, {"n": 1}, {"text": "日本"}, {"inReplyTo": "nobody"}, {"src": 7}, {"json": [1]}, {"dst": 0}, {"dst": 1}),
 ]
 # Broadcasts mostly, in the usual shapes and others; some of what is answered, and some that is refused.
 TYPES = st.sampled_from([6, 6, 6, 6, 6, 6.0, 4, 1, 2, 3, 5, 0, 7])
@@ -68,6 +70,60 @@ def test_at_once_is_one_by_one(packets: list[bytes], limit: int) -> None:
             speaker.receive_data(packet)
 
     assert after(limit, lambda speaker: speaker.receive_all(packets)) == after(limit, one_by_one)
+
+
+Read = tuple[int | None, list[bytes]]  # what one read brings from which peer; None: the turn of the loop ends
+
+
+def packet(topic: str, kind: int = 6, **members: Any) -> bytes:
+    return json.dumps({"type": kind, "topic": topic, **members}, separators=(",", ":")).encode()
+
+
+def after_turns(limit: int, reads: Sequence[Read], *, gathers: bool) -> Any:
+    """What is logged on each channel, and what everybody was told there and answered, once several spoke."""
+    relay, _, people = room(limit)
+    due: list[Callable[[], None]] = []
+
+    def gather(call: Callable[[], None]) -> bool:
+        due.append(call)
+        return gathers
+
+    relay.bus.gathering.at_turn_end = gather
+    for who, packets in (*reads, (None, [])):
+        if who is None:
+            while due:
+                due.pop()()
+        elif gathers:
+            people[who].receive_all(packets)
+        else:
+            for each in packets:
+                people[who].receive_data(each)
+    logged = defaultdict[str, list[Any]](list)
+    for seq, m in enumerate(relay.ledger.messages, start=1):
+        assert (m.seq, relay.bus.canonical_id(m.id)) == (seq, m.id)
+        logged[m.channel].append((m.content, m.sender, m.parent, m.wire, m.refs))
+    told = []
+    for person in people:
+        heard, answers = defaultdict[str, list[Any]](list), list[Any]()
+        for frame in person.data_to_send():
+            got = json.loads(payload(frame))
+            answered = got.get("type") not in (4, 6, 7) or "error" in got
+            (answers if answered else heard[got["topic"]]).append(got)
+        told.append((heard, answers))
+    return logged, told, {name: dict(counter) for name, counter in relay.metrics.counts.items()}
+
+
+reads = st.tuples(st.sampled_from([0, 1, 2, 3, 0, 1, None]), st.lists(texts(), min_size=1, max_size=2))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(reads, max_size=12), st.integers(4, 24))
+@example([(0, [packet("t", n=1)]), (0, [packet("u", n=2)]), (1, [packet("u", n=3)]), (0, [packet("t", n=4)])], 24)
+@example([(0, [packet("t", n=1)]), (1, [packet("t", n=2)]), (0, [packet("t", n=3)])], 24)
+@example([(0, [packet("t", n=1)]), (2, [packet("t", 2)]), (2, [packet("t", n=2)]), (1, [packet("t", 3)])], 24)
+@example([(0, [packet("t", n=1)]), (0, [packet("t", 4, dst=1, n=2)]), (1, [packet("t", n=3)] * 2)], 24)
+def test_a_turn_of_the_loop_is_one_by_one(reads: list[Read], limit: int) -> None:
+    assert after_turns(limit, reads, gathers=True) == after_turns(limit, reads, gathers=False)
 
 
 def test_who_has_to_wait_says_nothing_out_of_turn() -> None:

@@ -697,8 +697,8 @@ class Crowd(Echo):
     """What is said is gathered in the bus's batch, as protocols with many listeners do it."""
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Any], origin: Session | None) -> int:
-        return cls.fan_out([text_frame(message.content) for message in run], sessions, origin)
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Any], origins: Sequence[Any]) -> int:
+        return cls.fan_out([text_frame(message.content) for message in run], sessions, origins)
 
 
 async def connections(count: int, sock: socket.socket, kind: type[Echo] = Echo) -> list[Peer]:

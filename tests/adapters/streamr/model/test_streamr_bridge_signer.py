@@ -58,6 +58,16 @@ def test_who_has_a_key_has_one_address_whatever_it_speaks(make_broker: Callable[
     assert second.adapter.parts.trust.account_of("s", address).address == address
 
 
+def test_several_senders_in_one_run_have_each_their_chain(broker: Any) -> None:
+    def refs(channel: str, *, together: bool) -> list[Any]:
+        said = [Message(channel, Peer(number, "toy"), "toy", b"1") for number in (7, 8, 7, 9, 8)]
+        for run in [said] if together else [[each] for each in said]:
+            broker.bus.take(run, [None] * len(run))
+        return [message.refs for message in said]
+
+    assert refs("s", together=True) == refs("t", together=False)
+
+
 @pytest.mark.parametrize(("stream", "content"), [("s", "héllo \U0001f333"), ("märkte/\U0001f333", {"n": 1})])
 def test_a_client_before_4_0_gets_the_signature_it_can_check(
     broker: Any, recovered: Callable[..., str], stream: str, content: Any

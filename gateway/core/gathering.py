@@ -1,0 +1,90 @@
+"""What several connections publish in one turn of the event loop, gathered by channel.
+
+A message that comes alone costs the bus twice as much as one of a run. So those that come alone on one channel in one
+turn of the loop become a run of several senders, which costs them what it costs the messages of one.
+
+Laws of this file. The order of each connection and of each channel is that of arrival: a sender has gathered messages
+on one channel only, and a channel has those of one protocol; whatever would break that publishes first what was
+gathered. So does everything that depends on what was said on the channel. Gathering ends with the turn, so it delays
+nothing: what is published in a turn is written at its end in any case (see `gateway.shells.flusher`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .errors import RequestError
+from .member import Member
+from .message import Message
+
+logger = logging.getLogger(__name__)
+
+Take = Callable[[Sequence[Message], Sequence[Member | None]], None]
+Refuse = Callable[[RequestError], None]
+
+
+class Gathered(NamedTuple):
+    """Messages of one protocol on one channel: their origins, and whom to tell if one is refused after all."""
+
+    messages: list[Message]
+    origins: list[Member | None]
+    refusals: list[Refuse]
+
+
+class Gathering:
+    """Gathers messages until the turn of the loop ends; *take* publishes a run of them.
+
+    *at_turn_end* runs a call at the end of this turn, or returns False if so little arrives that gathering costs more.
+    """
+
+    def __init__(self, take: Take) -> None:
+        self.at_turn_end: Callable[[Callable[[], None]], bool] = lambda _call: False
+        self._take = take
+        self._runs: dict[str, Gathered] = {}  # by channel
+        self._channels: dict[int, str] = {}  # by the number of the sender
+
+    def begin(self) -> bool:
+        """Whether messages are gathered in this turn; if not, nothing may be added."""
+        return bool(self._runs) or self.at_turn_end(self.publish)
+
+    def add(self, message: Message, origin: Member, refuse: Refuse) -> None:
+        """Publish *message*, which may be published, at the end of this turn; *refuse* is told if that fails."""
+        channel, number = message.channel, message.sender.number
+        if self._channels.get(number, channel) != channel:
+            self.publish()
+        run = self._runs.get(channel)
+        if run is not None and run.messages[0].protocol != message.protocol:
+            self.publish()
+            run = None
+        if run is None:
+            run = self._runs[channel] = Gathered([], [], [])
+        self._channels[number] = channel
+        run.messages.append(message)
+        run.origins.append(origin)
+        run.refusals.append(refuse)
+
+    def settle(self, channel: str | None = None, number: int | None = None) -> None:
+        """Publish what was gathered, if any of it is on *channel* or from the peer with *number*."""
+        if channel in self._runs or number in self._channels:
+            self.publish()
+
+    def publish(self) -> None:
+        """Publish what was gathered."""
+        runs, self._runs, self._channels = self._runs, {}, {}
+        for run in runs.values():
+            try:
+                self._take(run.messages, run.origins)
+            except RequestError:  # perhaps because of one of them
+                self._publish_each(run)
+            except Exception:  # a bug must not affect the other channels
+                logger.exception("messages could not be published; the others are")
+
+    def _publish_each(self, run: Gathered) -> None:
+        for message, origin, refuse in zip(*run, strict=True):
+            message.refs, message.undelivered = {}, ()  # as before the attempt
+            try:
+                self._take((message,), (origin,))
+            except RequestError as error:
+                refuse(error)
