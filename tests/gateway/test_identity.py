@@ -69,6 +69,9 @@ def test_who_began_a_log_is_found_wherever_it_is_said(tmp_path: Path) -> None:
     identity.adopt(tmp_path / "native", "aa", "1")
     own = identity.load_or_create(tmp_path / "native/keys", "1").gateway_id
     assert identity.foreign_origin(tmp_path / "native") is None
+    write(tmp_path / "exchanged", ("start", "dd"))
+    shutil.copytree(tmp_path / "native/keys", tmp_path / "exchanged/keys")
+    assert identity.foreign_origin(tmp_path / "exchanged") == "dd", "an identity of another gateway is none"
     write(tmp_path / "own", ("start", own))
     shutil.copytree(tmp_path / "native/keys", tmp_path / "own/keys")
     assert identity.foreign_origin(tmp_path / "own") is None

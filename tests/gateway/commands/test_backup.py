@@ -27,7 +27,10 @@ from gateway.storage.tables import META_VALUE
 from tests.server import Server
 
 CHANNELS = ("lobby", "news/today")
-OPEN = {"TRELLIS_AUTH__GRANTS": '{"anonymous": ["*:*"]}', "TRELLIS_LOG__SEGMENT_BYTES": "20000"}
+OPEN = {
+    "TRELLIS_AUTH__GRANTS": '{"anonymous": ["*:*"]}',
+    "TRELLIS_LOG__SEGMENT_BYTES": "2000000",
+}  # all of it stands in the open one
 Made = tuple[Path, str, dict[str, Any], list[str], bytes, str]
 ROUNDS = 8  # of messages on every protocol before the backup begins; the load goes on while it is made
 
