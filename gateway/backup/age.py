@@ -152,4 +152,8 @@ def _encode(data: bytes) -> bytes:
 
 
 def _decode(text: bytes) -> bytes:
-    return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    """Decode *text*, which must be canonical; raises `ValueError`."""
+    data = base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    if _encode(data) != text:
+        raise ValueError("base64 with unused bits that are not zero")
+    return data

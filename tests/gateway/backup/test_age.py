@@ -64,6 +64,15 @@ def test_every_changed_byte_is_noticed() -> None:
             decrypt(changed)
 
 
+def test_unused_bits_of_the_header_are_noticed_too() -> None:
+    sealed = encrypt(b"x")
+    last = sealed.index(b"---") + len(b"--- ") + 42  # of 43 characters of base64 for the 32 bytes of the MAC
+    alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    other = alphabet[alphabet.index(sealed[last]) + 1]  # the same bytes, spelt in another way
+    with pytest.raises(BackupError, match="its header is damaged"):
+        decrypt(sealed[:last] + bytes((other,)) + sealed[last + 1 :])
+
+
 def test_a_file_that_is_cut_off_is_refused_wherever_it_is_cut() -> None:
     sealed = encrypt(content(2 * CHUNK))
     body = len(sealed) - 2 * (CHUNK + TAG)
