@@ -21,6 +21,7 @@ import httpx
 import pytest
 import websockets
 
+from gateway.client.errors import Unreachable
 from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.http.stats import pipeline_tables
@@ -37,7 +38,7 @@ from tests.server import Server
 
 ROUNDS = max(1, int(os.environ.get("TRELLIS_SOAK", "0")) // 4)
 PROTOCOLS = {"topic_relay", "sprout", "streamr", "rest"}
-GONE = (OSError, TimeoutError, httpx.HTTPError, websockets.WebSocketException, asyncio.IncompleteReadError)
+GONE = (OSError, TimeoutError, httpx.HTTPError, websockets.WebSocketException, asyncio.IncompleteReadError, Unreachable)
 SMALL = {"TRELLIS_LOG__SEGMENT_BYTES": "30000"}  # so that the pipeline has something while the gateway runs
 
 
