@@ -1,9 +1,9 @@
 """Reads the content of a message from a body, as its Content-Type says: JSON, or text that becomes a JSON string.
 
-Laws of this file. Nothing is guessed: a body that can be read in two ways is refused with a problem that says what to
-send instead. `application/x-www-form-urlencoded` is what `curl -d` sends, mostly with plain text in it; so it is taken
-for text in UTF-8 unless it looks like a form, like percent-encoding or like JSON. A body without a Content-Type is
-JSON. docs/protocols.md has these rules for users.
+`application/x-www-form-urlencoded` is what `curl -d` and urllib send unless told otherwise, with JSON or plain text in
+it: it is taken for JSON if it is JSON or begins with a bracket, else for text in UTF-8, and refused with a problem that
+says what to send instead if it looks like a form or like percent-encoding. A body without a Content-Type is JSON.
+docs/protocols.md has these rules for users.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CHARSETS: Final = {
 JSON_CHARSETS: Final = {name: CHARSETS[name] for name in ("utf-8", "utf8", "us-ascii", "ascii")}
 
 ACCEPTED = {"Accept-Post": ", ".join((JSON, TEXT, NDJSON[0]))}
-SAY_WHICH = f"add -H 'Content-Type: {JSON}' or -H 'Content-Type: {TEXT}' to say which"
+SAY_IT_IS_TEXT = f"add -H 'Content-Type: {TEXT}' if it is text"
 
 _ESCAPE: Final = re.compile(rb"%[0-9A-Fa-f]{2}")
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*(?:\"([^\"]*)\"|([^;\s\"]*))\s*", re.IGNORECASE)
@@ -124,16 +124,16 @@ def _parse_text(codec: str, body: bytes) -> ParsedContent:
 
 
 def _parse_form(codec: str, body: bytes) -> ParsedContent:
-    """Return *body* as `_parse_text` does; raise `Problem` 415 if it may have been meant otherwise."""
+    """Return *body* as JSON or else as `_parse_text` does; raise `Problem` 415 if it may have been meant otherwise."""
+    if body.lstrip(WHITESPACE)[:1] in (b"{", b"[") or _is_json(body):
+        return parse_content(body)
     if b"=" in body:
         meant = "a form"
     elif _ESCAPE.search(body):
         meant = "percent-encoded text"
-    elif _is_json(body):
-        meant = "JSON"
     else:
         return _parse_text(codec, body)
-    detail = f"a body of {FORM} that could be plain text or {meant}; {SAY_WHICH}"
+    detail = f"a body of {FORM} that could be plain text or {meant}; {SAY_IT_IS_TEXT}"
     raise Problem("ambiguous-content", detail, ACCEPTED)
 
 

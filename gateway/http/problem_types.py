@@ -70,9 +70,9 @@ PROBLEM_TYPES: Final = MappingProxyType({
         "The gateway does not decode the `charset` of the Content-Type, or there are two. JSON is always UTF-8.",
         "Send UTF-8."),
     "ambiguous-content": ProblemType(415, "The content can be read in two ways",
-        "The body came as `application/x-www-form-urlencoded`, as `curl -d` sends it. It is taken for plain text, but "
-        "this one is a form, is percent-encoded, or is a JSON value.",
-        "Say what it is: `-H 'Content-Type: application/json'` or `-H 'Content-Type: text/plain'`."),
+        "The body came as `application/x-www-form-urlencoded`, as `curl -d` sends it. It is not JSON, and may be "
+        "plain text, a form or percent-encoded text.",
+        "Say that it is plain text: `-H 'Content-Type: text/plain'`."),
 
     # Who asks
     "key-required": ProblemType(401, "A key is required",

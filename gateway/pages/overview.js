@@ -122,7 +122,7 @@ function makeProtocols() {
     [
       { title: "Protocol", cell: (/** @type {any} */ row) => badge(row.name) },
       { title: "Versions", cell: (row) => row.versions.join(", "), minor: true },
-      { title: "Where", cell: (row) => [...row.paths, ...row.listeners.map((/** @type {string} */ name) => name.replace("_", " "))].join(", ") },
+      { title: "Where", cell: (row) => [...row.paths, ...row.listeners.map((/** @type {string} */ name) => name.replace("_", " "))].join(", "), minor: true },
       { title: "Connections", cell: (row) => number(row.counts.connections ?? 0), numeric: true },
       { title: "Messages", cell: (row) => number(row.counts.messages ?? 0), numeric: true },
       { title: "Direct", cell: (row) => number(row.counts.direct_messages ?? 0), numeric: true, minor: true },
