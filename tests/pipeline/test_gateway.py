@@ -125,7 +125,7 @@ def test_everybody_hears_the_statistics_once(make_run: MakeRun, tmp_path: Path) 
     data.mkdir()
     import_log(lines(mixed(400)), data, 1 << 47)
     key = KeyFile(data / "keys" / "api-keys.json").add("pipeline", ["*:*", "admin:*"])
-    with Server(data, env={"TRELLIS_AUTH__GRANTS": json.dumps(GRANTS)}) as server:
+    with Server(data, "--adopt", env={"TRELLIS_AUTH__GRANTS": json.dumps(GRANTS)}) as server:
         url = f"http://{server.http}"
         run = make_run(source=HttpSource(url, key), publish=url, key=key)
         heard = asyncio.run(_listen(run, server, key))
