@@ -32,6 +32,7 @@ LINGER_SECONDS = 1.0  # for the last data to be written and read; then the conne
 HANDSHAKE_SECONDS = 10.0  # for everything that precedes a session: the TLS handshake, the head of a request
 BACKLOG = 4096  # connections that the kernel queues until they are accepted
 STALLED_SECONDS = 60.0  # without the peer reading any of what was written; then the connection ends
+UNREAD_SECONDS = 5.0  # that a message of an ASGI server may wait while the session is saturated; see `_Pump._read`
 ACCEPT_RETRY_SECONDS = 0.1  # after a failure to accept, which usually means that no file descriptor is left
 
 # The kernel detects half-open connections: it probes after 60 s of silence and gives up 60 s later.
@@ -63,6 +64,10 @@ class HandshakeLimit(Protocol):
 
 class Wire(Protocol):
     """Carries the bytes of a session. It raises `DISCONNECTED` errors and `Stalled`; any other exception is a bug."""
+
+    @property
+    def unread_seconds(self) -> float:
+        """Return for how long a saturated session may leave what arrived unread."""
 
     async def receive(self) -> bytes | None:
         """Return what arrived, or None at the end of the stream."""
@@ -132,8 +137,10 @@ class _Pump:
             await anyio.sleep(session.bus.read_pacer.connection_opened(session))
         while not self._ending.is_set():
             if not session.ask_to_read():
-                await self._drained.wait()
-                continue
+                with anyio.move_on_after(self._wire.unread_seconds) as waiting:
+                    await self._drained.wait()
+                if not waiting.cancelled_caught:
+                    continue  # otherwise the session keeps one message for later
             try:
                 data = await self._wire.receive()
             except DISCONNECTED:
@@ -176,6 +183,8 @@ class _Pump:
 class StreamWire:
     """A TCP or TLS connection."""
 
+    unread_seconds = math.inf
+
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
 
@@ -210,7 +219,13 @@ async def _send_eof(stream: ByteStream) -> None:
 
 
 class WebSocketWire:
-    """An accepted WebSocket of any ASGI server, for sessions whose data are whole text frames."""
+    """An accepted WebSocket of any ASGI server, for sessions whose data are whole text frames.
+
+    Its messages are read even while the session is saturated, if slowly. hypercorn queues ten; if the peer vanishes
+    then, `send` waits for room for the disconnection in that queue, and reading would wait for `send`, for ever.
+    """
+
+    unread_seconds = UNREAD_SECONDS
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket

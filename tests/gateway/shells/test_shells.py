@@ -662,6 +662,17 @@ def test_a_peer_may_vanish_at_any_time(server: Server, after: bytes) -> None:
         assert client.session not in server.sessions[:-1]
 
 
+@only(HYPERCORN)
+def test_a_peer_may_vanish_while_both_sides_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve.WebSocketWire, "unread_seconds", 0.05)
+    with server.connect() as client:
+        client.say(*[b"size 1000000"] * 40)  # hypercorn queues ten, the session is saturated by one
+        server.eventually(lambda: client.session.saturated)
+        time.sleep(0.2)
+        client.reset()
+        server.eventually(lambda: client.session.over == 1)
+
+
 def test_a_peer_that_left_is_told_nothing(server: Server) -> None:
     channel = server.channel()
     with server.connect() as listener, server.connect() as speaker:
