@@ -24,7 +24,7 @@ from gateway.runtime import Gateway
 from .callers import admit_request
 from .problems import problem_of, problem_response
 
-PREFIX: Final = "/v1/"
+PATHS: Final = ("/v1/", "/console/trellis.js")  # REST, and the module by which pages use it
 EXPOSED: Final = "Allow, Retry-After, WWW-Authenticate"  # response headers that pages may read, beside the safelisted
 PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE",
@@ -42,7 +42,7 @@ class Cors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let the application answer; a page that is refused gets no header of CORS."""
-        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+        if scope["type"] != "http" or not scope["path"].startswith(PATHS):
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)

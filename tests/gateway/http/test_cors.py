@@ -42,6 +42,17 @@ def test_an_allowed_page_may_ask_and_read(url: str) -> None:
     assert "access-control-allow-credentials" not in {**cors(asked), **cors(said)}
 
 
+def test_an_allowed_page_may_load_the_client_and_no_other_page_of_the_console(url: str) -> None:
+    console = url.replace("/v1/channels", "/console")
+    for origin, name, status, allowed in (
+        (FRIEND, "trellis.js", 200, FRIEND),
+        (FRIEND, "key.js", 200, None),
+        (EVIL, "trellis.js", 403, None),
+    ):
+        response = httpx.get(f"{console}/{name}", headers={"Origin": origin})
+        assert (response.status_code, cors(response).get("access-control-allow-origin")) == (status, allowed)
+
+
 @pytest.mark.parametrize("origin", [EVIL, "null", "https://friend.example.evil"])
 def test_a_refused_page_gets_no_header(url: str, origin: str) -> None:
     for response in (
