@@ -8,8 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
+DOCS := $(VENV)/.docs
 
-.PHONY: env run test quick coverage check format bench bench-compare fuzz soak attacks demo pipeline lock audit clean
+.PHONY: env run test quick coverage check format bench bench-compare fuzz soak attacks demo docs pipeline lock audit clean
 
 env: $(READY)
 
@@ -23,6 +24,14 @@ $(READY): requirements.lock pyproject.toml
 $(SPARK): $(READY) requirements-pipeline.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-pipeline.lock
 	touch $@
+
+# The site is in build/site. Its tools have a lock of their own: a gateway serves the same pages at /help without them.
+$(DOCS): $(READY) requirements-docs.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
 
 run: env
 	$(BIN)/trellis serve
@@ -89,6 +98,7 @@ lock: env
 	$(COMPILE) --extra otel --constraint requirements.lock --output-file requirements-run.lock pyproject.toml
 	$(COMPILE) --only-build-deps --build-deps-for wheel --constraint requirements.lock \
 		--output-file requirements-build.lock pyproject.toml
+	$(COMPILE) --extra docs --constraint requirements.lock --output-file requirements-docs.lock pyproject.toml
 	$(COMPILE) --extra pipeline --constraint requirements.lock --output-file requirements-pipeline.lock pyproject.toml
 
 # pip-audit has an environment of its own, because its dependencies are not ours. Strict: a package that the index knows

@@ -21,7 +21,7 @@ from .workload import ROOT, Bench, Workload
 INTRODUCTION = """\
 # Performance
 
-Written by `make bench`; do not edit it. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to measure,
+Written by `make bench`; do not edit it. CONTRIBUTING.md says how to measure,
 [design.md](design.md) which goals are not reached and why.
 
 Each workload puts the same load on the gateway and on what it is compared with, in turns (A B, B A, ...). The gateway

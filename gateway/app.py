@@ -19,6 +19,7 @@ from adapters import ADAPTERS
 from gateway.core.errors import RequestError
 from gateway.core.message import REST
 from gateway.core.session import Session
+from gateway.help import routes as help_routes
 from gateway.http import metrics_port, openapi, pages, reference_pages, rest
 from gateway.http.bodies import network_of
 from gateway.http.callers import admit_request
@@ -89,6 +90,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     app.include_router(webhook_routes.router(courier))
     app.include_router(rest.router(gateway))
     app.include_router(pages.router())
+    app.include_router(help_routes.router())
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_middleware(Guard, gateway=gateway)
     app.add_middleware(Cors, gateway=gateway)

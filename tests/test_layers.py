@@ -25,6 +25,7 @@ MAY = {
     "gateway.storage": CORE,
     "gateway.access": CORE | {"gateway.settings"},
     "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.runtime"},
+    "gateway.help": {"gateway.http"},
     "gateway.webhooks": STORAGE | {"gateway.access", "gateway.http", "gateway.runtime", "gateway.settings"},
     "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.runtime"},
     "gateway.client": set[str](),

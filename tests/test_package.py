@@ -35,8 +35,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files() -> set[str]:
     """Every file of the packages, data included."""
-    found = (path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file())
-    return {str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts}
+    found = [path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file()]
+    return {str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts} | documentation()
+
+
+def documentation() -> set[str]:
+    """Every page and picture; a link in the package leads to their folder, and the wheel has them themselves."""
+    docs = ROOT / "docs"
+    return {f"gateway/help/docs/{path.relative_to(docs)}" for path in docs.rglob("*") if path.is_file()}
 
 
 def test_the_wheel_has_every_file_of_the_packages_and_no_other(built: Path) -> None:
@@ -45,6 +51,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(built: Path) -> N
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == files()
     assert "gateway/py.typed" in names
+    assert {"gateway/help/docs/README.md", "gateway/help/docs/performance/rest.svg"} <= names
     assert {"gateway/pages/index.html", "gateway/pages/console.js", "gateway/pages/console.css"} <= set(names)
 
 
