@@ -6,10 +6,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import settings
 
 from gateway.core.bus import Bus
@@ -224,6 +227,21 @@ class Core:
 
 def void(_value: object) -> None:
     """Nothing."""
+
+
+_generate_rsa_key = rsa.generate_private_key
+
+
+@cache
+def _rsa_key(_number: int, *parameters: Any) -> Any:
+    return _generate_rsa_key(*parameters)
+
+
+@pytest.fixture
+def rsa_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test generates the same RSA keys, in order: one takes 60 ms, and each new gateway with Sprout makes two."""
+    numbers = count()
+    monkeypatch.setattr(rsa, "generate_private_key", lambda *parameters: _rsa_key(next(numbers), *parameters))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import os
 import subprocess
 from collections.abc import Callable, Generator
 from functools import wraps
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ import pytest
 from hypothesis import settings
 
 # An audit hook would see more, but each thread that coverage traces calls it, and two at a time fail (Python 3.11).
-STARTS = ((subprocess.Popen, "__init__"), (os, "fork"), (os, "forkpty"), (os, "posix_spawn"), (os, "system"))
+STARTS = (
+    *((subprocess.Popen, "__init__"), (BaseProcess, "start")),
+    *((os, name) for name in ("fork", "forkpty", "posix_spawn", "system")),
+)
 SPARK = Path(__file__).parent / "pipeline"
 REASON = "starts a process"
 EXAMPLES = 20  # of a property that does not say how many it wants

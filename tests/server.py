@@ -1,4 +1,4 @@
-"""A real gateway for tests: the `trellis serve` command in a process of its own, on free ports."""
+"""A real gateway for tests: `trellis serve` in a process of its own, on free ports."""
 
 from __future__ import annotations
 
@@ -11,27 +11,40 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from tests.forked import Forked
+
 START_SECONDS = 30
 
 
 class Server:
     """A running gateway. `http` and `sprout` are addresses; `log` is what it wrote to standard error.
 
+    It is forked (`tests.forked`); with *fresh*, it is started by the command itself, which takes a second longer.
     *descriptors* is how many it may open, where that is not what this process may.
     """
 
     def __init__(
-        self, data: Path, *flags: str, env: dict[str, str] | None = None, descriptors: int | None = None
+        self,
+        data: Path,
+        *flags: str,
+        env: dict[str, str] | None = None,
+        descriptors: int | None = None,
+        fresh: bool = False,
     ) -> None:
         self.data = data
-        command = [sys.executable, "-m", "gateway", "serve", "--data", str(data), "--port", "0", "--sprout-port", "0"]
-        self.process = subprocess.Popen(
-            [*_with(descriptors), *command, *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TRELLIS_LIMITS__RATES": "off", **(env or {})},
-        )
+        arguments = ["serve", "--data", str(data), "--port", "0", "--sprout-port", "0", *flags]
+        environment = {**os.environ, "TRELLIS_LIMITS__RATES": "off", **(env or {})}
+        self.process: Forked | subprocess.Popen[str]
+        if fresh or descriptors is not None:
+            self.process = subprocess.Popen(
+                [*_with(descriptors), sys.executable, "-m", "gateway", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+        else:
+            self.process = Forked(arguments, environment)
         self._errors: list[str] = []
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
         self._reader.start()

@@ -92,7 +92,8 @@ class Stage:
         keys, flags, own = _prepare(data, needs)
         descriptors = FEW if "few" in needs else None
         rates = {"TRELLIS_LIMITS__RATES": "on"}
-        self.server = Server(data / "gateway", *flags, env={**rates, **own, **(env or {})}, descriptors=descriptors)
+        env = {**rates, **own, **(env or {})}
+        self.server = Server(data / "gateway", *flags, env=env, descriptors=descriptors, fresh=True)
         http, sprout, tls = (int((self.server.ready.get(name) or ":0").rpartition(":")[2]) for name in PORTS)
         self.target = Target(http, sprout, tls, keys)
         url = f"https://{self.server.http}" if "tls" in needs else self.server.http

@@ -32,6 +32,7 @@ from gateway.storage.segments import Segments
 from tests.still import Posted
 
 NOW = 1_763_700_000_000
+pytestmark = pytest.mark.usefixtures("rsa_keys")
 STREAM = '[32,["room",0,1763700000000,0,"0x%s","c"],null,27,0,0,null,"{}",null,0,null]' % ("ab" * 20)
 
 

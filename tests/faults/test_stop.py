@@ -18,7 +18,7 @@ UNREAD = b"GET /v1/channels/lobby/events?after=0 HTTP/1.1\r\nHost: localhost\r\n
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("request_text", [HALF, UNREAD], ids=["half a body", "unread events"])
 def test_a_stop_ends_with_zero_and_quietly(tmp_path: Path, loop: str, request_text: bytes) -> None:
-    with Server(tmp_path / "data", "--loop", loop) as server:
+    with Server(tmp_path / "data", "--loop", loop, fresh=True) as server:
         for number in range(60):
             body = json.dumps({"n": number, "text": "x" * 100_000}).encode()
             url = f"http://{server.http}/v1/channels/lobby/messages"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,16 +22,8 @@ from gateway.runtime import Gateway
 from gateway.settings import settings_model
 from gateway.shells.uvicorn_http import FastHttp
 from tests.gateway.operated import Operated
+from tests.server import Server
 from tests.still import PATIENCE, Posted
-
-# The whole service, with every port of every adapter a free one.
-LAUNCH = """
-import json, sys
-from adapters import ADAPTERS
-from gateway import config, service
-ports = {f"{row.name}.{field}": 0 for row in ADAPTERS for field in row.settings.model_fields if field.endswith("port")}
-service.run(config.load(ADAPTERS, None, ports | json.loads(sys.argv[1])))
-"""
 
 
 class Still:
@@ -109,37 +98,19 @@ class Local:
         assert not self._thread.is_alive()
 
 
-class Process:
-    """The service in a process of its own, to be stopped or killed; `url` is where."""
+class Process(Server):
+    """The service in a process of its own, to be stopped or killed; `url` is where, *settings* are by their keys."""
 
-    def __init__(self, data: Path, **flags: Any) -> None:
-        given = {"data": str(data), "port": 0, "limits.rates": "off"} | flags
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, json.dumps(given)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=Path(__file__).parents[2],
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the service did not start"
-        self.url = f"http://{json.loads(line)['http']}"
+    def __init__(self, data: Path, **settings: Any) -> None:
+        given = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+        super().__init__(data, env={f"TRELLIS_{key.upper().replace('.', '__')}": given[key] for key in given})
+        self.url = f"http://{self.http}"
 
-    def kill(self) -> None:
-        """As a power cut would."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
+    def stop(self, seconds: float = PATIENCE) -> int:
         """As an operator would."""
-        if self._process.poll() is None:
-            assert self._end(signal.SIGTERM) == 0
-
-    def _end(self, how: signal.Signals) -> int:
-        self._process.send_signal(how)
-        code = self._process.wait(PATIENCE)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return code
+        if self.process.poll() is None:
+            assert super().stop(seconds) == 0
+        return 0
 
 
 def _maker(kind: Callable[..., Any], data: Path) -> Iterator[Callable[..., Any]]:

@@ -52,7 +52,7 @@ def looked_at(folder: Path) -> Iterator[tuple[Server, Callable[[], dict[str, int
     """A gateway, and what tells of the garbage that its collector finds: how many objects of each type, and `bytes`."""
     (folder / "sitecustomize.py").write_text(LOOK)
     paths = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
-    with Server(folder / "data", env={"PYTHONPATH": paths}) as server:
+    with Server(folder / "data", env={"PYTHONPATH": paths}, fresh=True) as server:
 
         def look() -> dict[str, int]:
             time.sleep(0.2)  # what has ended has ended for the gateway as well

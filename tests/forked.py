@@ -1,0 +1,80 @@
+"""Starts gateways quickly: each is forked from a process that has imported everything, because most of a start is that.
+
+It is the fork server of `multiprocessing`, one for each process that runs tests. A gateway started so differs from
+`python -m gateway` in two things: it has imported more before it begins, and it ends without `atexit`. What is tested
+about the process itself (its memory, its descriptors, its end) is tested with one that was started by a command.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import IO
+
+PRELOADED = (
+    *("gateway.cli", "gateway.app", "gateway.service", "adapters", "tests.forked"),
+    *("httptools", "hypercorn.trio", "trio", "uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvloop"),
+    *("gateway.shells.hypercorn_http", "gateway.shells.hypercorn_websocket"),
+)
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(list(PRELOADED))
+
+
+class Forked:
+    """A process that runs `python -m gateway` with *arguments*: what the tests use of `subprocess.Popen`."""
+
+    def __init__(self, arguments: list[str], env: Mapping[str, str]) -> None:
+        (out, out_of), (errors, errors_of) = _context.Pipe(duplex=False), _context.Pipe(duplex=False)
+        self._process = _context.Process(target=_run, args=(arguments, dict(env), out_of, errors_of), daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self.stdout, self.stderr = _reader(out), _reader(errors)
+        out_of.close()
+        errors_of.close()
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the exit code; raise `subprocess.TimeoutExpired` after *timeout* seconds."""
+        self._process.join(timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired("gateway", timeout or 0)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it with signal 9."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _reader(pipe: Connection) -> IO[str]:
+    """Read *pipe* as text."""
+    reader = os.fdopen(os.dup(pipe.fileno()))
+    pipe.close()
+    return reader
+
+
+def _run(arguments: list[str], env: dict[str, str], out: Connection, errors: Connection) -> None:
+    """Become the gateway."""
+    for descriptor, pipe in ((1, out), (2, errors)):
+        os.dup2(pipe.fileno(), descriptor)
+        pipe.close()
+    sys.stdout = os.fdopen(1, "w", closefd=False)  # the inherited ones may stand for a file, where one can seek
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = ["gateway", *arguments]
+    runpy.run_module("gateway", run_name="__main__", alter_sys=True)
