@@ -95,49 +95,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("stream")
     options = parser.parse_args(argv)
-    command = [
-        sys.executable,
-        "-m",
-        "gateway",
-        "serve",
-        "--port",
-        "0",
-        "--sprout-port",
-        "0",
-        "--data",
-        str(options.data),
-    ]
+    command = [sys.executable, "-m", "gateway", "serve", "--port", "0", "--sprout-port", "0"]
     work = options.data.parent / "resend-work"
-    with running("resend", command, work, TRELLIS_LIMITS__RATES="off") as (process, log):
+    with running("resend", [*command, "--data", str(options.data)], work, TRELLIS_LIMITS__RATES="off") as (
+        process,
+        log,
+    ):
         ready = wait_until_ready(process, log)
         at = trellis_addresses(ready["http"], ready["sprout"])["streamr"]
         talk, memory = Talk(at), psutil.Process(process.pid)
         talk.latencies(1.0)
         before = memory.memory_info().rss
-        resend = None
-        medians: dict[str, list[float]] = {"without": [], "with": []}
-        for _ in range(options.rounds):
-            medians["without"].append(median(talk.latencies(options.seconds)))
-            resend = Resend(at, options.stream)
-            time.sleep(0.5)
-            told = resend.bytes
-            medians["with"].append(median(talk.latencies(options.seconds)))
-            rate = (resend.bytes - told) / options.seconds
-            sys.stdout.write(f"resent {rate / 1e6:.2f} MB/s meanwhile, over: {resend.over}\n")
-            resend.close()
-            time.sleep(0.5)
-        without, during = (median(medians[name]) for name in ("without", "with"))
-        sys.stdout.write(f"p50 without {without:.0f} us, with {during:.0f} us: {during / without - 1:+.0%}\n")
+        compare_latencies(at, talk, options.stream, options.rounds, options.seconds)
         start = time.monotonic()
         resend = Resend(at, options.stream)
         while not resend.over:
             time.sleep(0.1)
-        grown = memory.memory_info().rss - before
-        sys.stdout.write(
-            f"all of it with nobody talking: {resend.bytes / 1e6:.0f} MB in {time.monotonic() - start:.0f} s;" + "\n"
-        )
+        grown, seconds = memory.memory_info().rss - before, time.monotonic() - start
+        sys.stdout.write(f"all of it with nobody talking: {resend.bytes / 1e6:.0f} MB in {seconds:.0f} s;\n")
         sys.stdout.write(f"the process grew by {grown / 1e6:.1f} MB in all\n")
     return 0
+
+
+def compare_latencies(at: Address, talk: Talk, stream: str, rounds: int, seconds: float) -> None:
+    """Print the median latency of live messages without and with a resend of *stream*, in turns."""
+    medians: dict[str, list[float]] = {"without": [], "with": []}
+    for _ in range(rounds):
+        medians["without"].append(median(talk.latencies(seconds)))
+        resend = Resend(at, stream)
+        time.sleep(0.5)
+        told = resend.bytes
+        medians["with"].append(median(talk.latencies(seconds)))
+        rate = (resend.bytes - told) / seconds
+        sys.stdout.write(f"resent {rate / 1e6:.2f} MB/s meanwhile, over: {resend.over}\n")
+        resend.close()
+        time.sleep(0.5)
+    without, during = (median(medians[name]) for name in ("without", "with"))
+    sys.stdout.write(f"p50 without {without:.0f} us, with {during:.0f} us: {during / without - 1:+.0%}\n")
 
 
 if __name__ == "__main__":

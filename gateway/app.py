@@ -52,34 +52,25 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     """Create the ASGI application; the gateway starts and stops with its lifespan."""
     gateway = Gateway(settings, adapters)
     courier = Courier(gateway)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            _start(app)
-            stack.callback(gateway.stop)
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(tasks.cancel_scope.cancel)
-            tasks.start_soon(_tick, gateway)
-            gauges.install(gateway)
-            gateway.metrics.gauges["tasks"] = _task_counter()
-            if sniffio.current_async_library() == "asyncio":
-                _watch_loop(gateway)
-            app.state.listening = await _listen(gateway, tasks, stack)
-            tasks.start_soon(courier.run)
-            for link in gateway.links:
-                tasks.start_soon(link.run)
-            yield
-            gateway.goodbye()
-
-    summary = "Arbor, the topic relay, Streamr and REST"
     app = FastAPI(
-        title="Trellis", version=gateway.version, lifespan=lifespan, summary=summary, docs_url=None, redoc_url=None
+        title="Trellis",
+        version=gateway.version,
+        lifespan=partial(_lifespan, courier=courier),
+        summary="Arbor, the topic relay, Streamr and REST",
+        docs_url=None,
+        redoc_url=None,
     )
     app.openapi = partial(openapi.document, app)  # type: ignore[method-assign]
     app.state.gateway = gateway
     app.state.listening = None  # until everything does
     app.state.failure = None
+    _add_routes(app, gateway, courier)
+    _add_middleware(app, gateway)
+    return app
+
+
+def _add_routes(app: FastAPI, gateway: Gateway, courier: Courier) -> None:
+    """Add the paths of each adapter, of REST and of the pages."""
     for adapter in gateway.adapters:
         for path in adapter.paths:
             app.add_api_websocket_route(path, _endpoint(gateway, adapter), name=adapter.name)
@@ -92,15 +83,40 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     app.include_router(pages.router())
     app.include_router(help_routes.router())
     app.add_exception_handler(HTTPException, answer_http_exception)
+
+
+def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
+    """Add what sees a request before its handler; the last one added sees it first."""
     app.add_middleware(Guard, gateway=gateway)
     app.add_middleware(Cors, gateway=gateway)
     app.add_middleware(RawPaths)
-    app.add_middleware(PersistentConnections, seconds=settings.limits.keep_alive_seconds)
+    app.add_middleware(PersistentConnections, seconds=gateway.settings.limits.keep_alive_seconds)
     if gateway.tracing is not None:
         app.add_middleware(gateway.tracing.middleware)
     if gateway.proxies:
         app.add_middleware(ForwardedHeaders, proxies=gateway.proxies)
-    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI, courier: Courier) -> AsyncIterator[None]:
+    """Start the gateway, its tasks and its listeners, and stop them."""
+    gateway: Gateway = app.state.gateway
+    async with AsyncExitStack() as stack:
+        _start(app)
+        stack.callback(gateway.stop)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(_tick, gateway)
+        gauges.install(gateway)
+        gateway.metrics.gauges["tasks"] = _task_counter()
+        if sniffio.current_async_library() == "asyncio":
+            _watch_loop(gateway)
+        app.state.listening = await _listen(gateway, tasks, stack)
+        tasks.start_soon(courier.run)
+        for link in gateway.links:
+            tasks.start_soon(link.run)
+        yield
+        gateway.goodbye()
 
 
 def _start(app: FastAPI) -> None:

@@ -20,6 +20,7 @@ from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget, Holder
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels, valid_name
+from gateway.core.contracts import Policies
 from gateway.core.message import MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.read_pacer import ReadPacer
@@ -198,11 +199,8 @@ class Gateway:
             clock,
             self.metrics,
             translators=self.adapters,
-            allowed=self.access.allowed,
-            throttle=self.throttle,
-            read_pacer=self._read_pacer(),
+            policies=Policies(self.access.allowed, self.throttle, self._read_pacer(), limits.subscriptions),
             last_time=self.index.last_time,
-            subscriptions=limits.subscriptions,
         )
         self.log.on_resume = self.bus.resume_waiting
         self.bus.on_join, self.bus.on_leave = self.access_log.opened, self.access_log.closed

@@ -13,7 +13,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import uvicorn
@@ -32,6 +32,9 @@ from .runtime import Gateway
 from .settings import Settings
 from .tracing import TracingUnavailable
 from .welcome import welcome
+
+if TYPE_CHECKING:
+    import hypercorn.config
 
 BACKLOG = 4096
 MAX_FRAME = 1 << 20  # bytes of one WebSocket message; each protocol has its own, smaller limits
@@ -67,12 +70,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adop
             raise CannotStart(str(error)) from None
         except (OSError, ValueError) as error:
             raise CannotStart(f"{settings.data} cannot be used: {error}; choose another with --data") from None
-        gateway = app.state.gateway
-        if not is_local(settings.host) and not gateway.access.enabled and not settings.open_to_all:
-            raise CannotStart(
-                f"{settings.host} can be reached from other machines and there is no key yet: make one with "
-                "`trellis key add NAME`, or let everybody in with --open-to-all"
-            )
+        _check_reach(app, settings)
         _check_ports(app, settings)
         serve = _serve_trio if settings.loop == "trio" else _serve_asyncio
         options = {"use_uvloop": True} if settings.loop == "asyncio" else {}
@@ -113,6 +111,15 @@ def _bind(host: str, port: int, setting: str) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise CannotStart(f"cannot listen on {host}:{port} ({error.strerror}); choose another with {setting}") from None
+
+
+def _check_reach(app: FastAPI, settings: Settings) -> None:
+    """Raise `CannotStart` if other machines can reach a gateway without a key, unless that is what is wanted."""
+    if not is_local(settings.host) and not app.state.gateway.access.enabled and not settings.open_to_all:
+        raise CannotStart(
+            f"{settings.host} can be reached from other machines and there is no key yet: make one with "
+            "`trellis key add NAME`, or let everybody in with --open-to-all"
+        )
 
 
 def _check_ports(app: FastAPI, settings: Settings) -> None:
@@ -223,13 +230,9 @@ async def _serve_asyncio(
         tasks.cancel_scope.cancel()
 
 
-async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Settings], listener: socket.socket) -> None:
+def _hypercorn_config(gateway: Gateway, settings: Settings, listener: socket.socket) -> hypercorn.config.Config:
+    """Configure hypercorn to accept on *listener*, with the gateway's certificate as it is at each handshake."""
     import hypercorn.config
-    import hypercorn.trio
-    import trio
-
-    from gateway.shells.hypercorn_http import patch_connections
-    from gateway.shells.hypercorn_websocket import disable_compression
 
     class Config(hypercorn.config.Config):
         def create_sockets(self) -> hypercorn.config.Sockets:
@@ -238,10 +241,8 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
 
         def create_ssl_context(self) -> ssl.SSLContext | None:
             context = super().create_ssl_context()
-            return None if context is None else app.state.gateway.certificate.follow(context)
+            return None if context is None else gateway.certificate.follow(context)
 
-    disable_compression()
-    patch_connections(app.state.gateway)
     config = Config()
     config.backlog = BACKLOG
     config.graceful_timeout = STOP_SECONDS
@@ -251,16 +252,30 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     config.loglevel = "WARNING"
     if settings.tls_cert is not None and settings.tls_key is not None:
         config.certfile, config.keyfile = str(settings.tls_cert), str(settings.tls_key)
+    return config
+
+
+async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Settings], listener: socket.socket) -> None:
+    import hypercorn.trio
+    import trio
+
+    from gateway.shells.hypercorn_http import patch_connections
+    from gateway.shells.hypercorn_websocket import disable_compression
+
+    gateway: Gateway = app.state.gateway
+    disable_compression()
+    patch_connections(gateway)
+    config = _hypercorn_config(gateway, settings, listener)
 
     async def until_stopped() -> None:
         await _stop_signal()
-        app.state.gateway.goodbye()
+        gateway.goodbye()
         nursery.start_soon(insist)
 
     async def insist() -> None:
         """Close the log and exit: hypercorn shields its writes, so it cannot drop a peer that does not read."""
         await trio.sleep(2 * STOP_SECONDS)
-        app.state.gateway.stop()
+        gateway.stop()
         os._exit(0)
 
     async def serve(task_status: Any) -> None:
@@ -269,7 +284,7 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on_hangup, app.state.gateway, again)
+        nursery.start_soon(on_hangup, gateway, again)
         await nursery.start(serve)
         if app.state.listening is not None:  # hypercorn continues for a moment if the application did not start
             _announce(app, listener)

@@ -73,6 +73,8 @@ SHARED_CODECS = {
 
 SQL = re.compile(r"\b(SELECT|INSERT|REPLACE|UPDATE|DELETE|CREATE|DROP|FROM|JOIN|INTO|TABLE|INDEX|TRIGGER|VIEW)\b")
 
+LONGEST_FILE, LONGEST_FUNCTION = 400, 40  # lines
+
 # The modules that know each other in circles, counting what they import for their types alone. Nothing may be added
 # here; what is in no circle any more has to go.
 CIRCLES: list[list[str]] = []
@@ -280,6 +282,23 @@ def test_imports_are_spelled_in_one_way() -> None:
             else:
                 for name in (f"{source}.{alias.name}" for alias in node.names):
                     assert (name if name in OURS else source).rpartition(".")[0] != package_of(path), f"{path}: {name}"
+
+
+@pytest.mark.parametrize("folder", ["gateway", "adapters", "pipeline", "benchmarks"])
+def test_a_file_is_one_idea(folder: str) -> None:
+    assert [path for path in paths(folder) if len(path.read_text().splitlines()) > LONGEST_FILE] == []
+
+
+@pytest.mark.parametrize("folder", ["gateway", "adapters", "pipeline", "benchmarks"])
+def test_a_function_fits_a_screen(folder: str) -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines"
+        for path in paths(folder)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (lines := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
+    ]
+    assert long == []
 
 
 def test_each_folder_says_what_is_in_it() -> None:

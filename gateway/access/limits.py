@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.core.buckets import TokenBuckets
-from gateway.core.bus import MAX_SUBSCRIPTIONS
+from gateway.core.contracts import MAX_SUBSCRIPTIONS
 from gateway.core.message import Peer
 from gateway.core.principal import Principal
 

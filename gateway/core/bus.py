@@ -15,7 +15,7 @@ from typing import Any
 
 from .bounded import BoundedMap
 from .channels import Channels
-from .contracts import Allowed, Counters, Ledger, Receipt, Throttle, Translator
+from .contracts import PERMISSIVE, Counters, Ledger, Policies, Receipt, Translator
 from .errors import AlreadySubscribed, NotSubscribed, Throttled, TooManySubscriptions, Unavailable
 from .fan_out import FanOut
 from .flows import Flows
@@ -26,13 +26,11 @@ from .message import Message, MessageIds, Peer
 from .peers import PeerRegistry
 from .presence import Presence
 from .principal import Principal
-from .read_pacer import ReadPacer
 from .stamper import Stamper
 from .watchers import Watchers
 
 DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
-MAX_SUBSCRIPTIONS = 10_000  # of one session, so that one peer cannot use up `channels.limit`
 MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
 FIRST_DIRECT_NUMBER = 1 << 43  # in ids of direct messages, in place of a sequence number; the log never reaches it
 
@@ -42,8 +40,7 @@ logger = logging.getLogger(__name__)
 class Bus:
     """Joins the sessions of all protocols through named channels.
 
-    *clock* gives ms since 1970. Every session asks *allowed* and `pace` for every request; *throttle* returns the
-    seconds to wait (None: there is no rate limit). *read_pacer* paces what the shells read (None: no limit).
+    *clock* gives ms since 1970; *last_time* is the time of the newest message in the log.
     """
 
     def __init__(
@@ -56,11 +53,8 @@ class Bus:
         metrics: Counters,
         *,
         translators: Iterable[Translator] = (),
-        allowed: Allowed = lambda _principal, _verb, _channel: True,
-        throttle: Throttle | None = None,
-        read_pacer: ReadPacer | None = None,
+        policies: Policies = PERMISSIVE,
         last_time: int = 0,
-        subscriptions: int = MAX_SUBSCRIPTIONS,
     ) -> None:
         self.ledger = ledger
         self.channels = channels
@@ -68,10 +62,10 @@ class Bus:
         self.clock = clock
         self.metrics = metrics
         self.translators = list(translators)
-        self.allowed = allowed
-        self.throttle = throttle
-        self.read_pacer = read_pacer
-        self.subscriptions = subscriptions
+        self.allowed = policies.allowed
+        self.throttle = policies.throttle
+        self.read_pacer = policies.read_pacer
+        self.subscriptions = policies.subscriptions
         self.flows = Flows()
         self.on_join: Callable[[Member, Peer], None] = lambda _session, _peer: None
         self.on_leave: Callable[[Member], None] = lambda _session: None

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from .message import Message, Peer
 from .principal import Principal
+from .read_pacer import ReadPacer
+
+MAX_SUBSCRIPTIONS = 10_000  # of one session, so that one peer cannot use up `channels.limit`
 
 
 class Receipt(NamedTuple):
@@ -92,3 +95,20 @@ class Counters(Protocol):
 
 Allowed = Callable[[Principal, str, str], bool]
 Throttle = Callable[[Principal, Peer | None, str], float]
+
+
+class Policies(NamedTuple):
+    """The limits that the bus is given; without any, everybody may do everything.
+
+    Every session asks `allowed` and `throttle` for every request; `throttle` returns the seconds to wait (None: there
+    is no rate limit). `read_pacer` paces what the shells read (None: no limit). `subscriptions` is how many channels
+    one session may listen to.
+    """
+
+    allowed: Allowed = lambda _principal, _verb, _channel: True
+    throttle: Throttle | None = None
+    read_pacer: ReadPacer | None = None
+    subscriptions: int = MAX_SUBSCRIPTIONS
+
+
+PERMISSIVE = Policies()

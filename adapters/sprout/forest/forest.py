@@ -153,13 +153,9 @@ def _decode_usual(raw: bytes) -> Reply | None:
         signature_type, size = _QUALIFIER.unpack_from(raw, at)
     except struct.error:
         return None
-    if (
-        (start, id_descriptor, author_kind, community_kind) != _USUAL
-        or type not in _CONTENTS
-        or content_type not in _CONTENTS
-        or signature_type != _OPENPGP_RSA
-        or at + 3 + size != len(raw)
-    ):
+    if (start, id_descriptor, author_kind, community_kind) != _USUAL or signature_type != _OPENPGP_RSA:
+        return None
+    if type not in _CONTENTS or content_type not in _CONTENTS or at + 3 + size != len(raw):
         return None
     return Reply(
         _id_text(parent),

@@ -15,7 +15,7 @@ from adapters.topic_relay.session import TopicRelaySession
 from gateway.adapter import ConnectionRequest, Installation, Services
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
-from gateway.core.contracts import Allowed, Receipt, Throttle
+from gateway.core.contracts import Allowed, Policies, Receipt, Throttle
 from gateway.core.frames import payload
 from gateway.core.message import Message, MessageIds
 from gateway.core.peers import PeerRegistry
@@ -99,8 +99,7 @@ class Relay:
             lambda: 1_700_000_000_000,
             self.metrics,
             translators=[self.adapter],
-            allowed=allowed,
-            throttle=throttle,
+            policies=Policies(allowed, throttle),
         )
         services: dict[str, Any] = {field.name: None for field in fields(Services)}  # it asks for nothing but the bus
         self.adapter.start(Services(**services | {"bus": self.bus}))
