@@ -55,6 +55,10 @@ class AnswerSlot:
         self._scheduler.release(self)
 
 
+def _nothing() -> None:
+    """Stand in for what was to be called, once a slot is released."""
+
+
 class AnswerScheduler:
     """Gives long answers their slots and their turns.
 
@@ -146,6 +150,7 @@ class AnswerScheduler:
 
     def release(self, slot: AnswerSlot) -> None:
         """Free a granted *slot*, or remove a waiting one from the queue."""
+        slot.on_decided = _nothing  # whatever waited for the slot refers to it: a cycle would keep both
         state, slot.state = slot.state, SlotState.RELEASED
         if state is SlotState.GRANTED:
             self._granted[slot.network] -= 1

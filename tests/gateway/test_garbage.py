@@ -15,6 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.attacks.client_frames import STREAMR, frame, websocket
+from tests.attacks.target import Target
+from tests.attacks.unread import community_of, fill
+from tests.attacks.wire import NARROW, Raw
 from tests.server import Server
 
 CONNECTIONS = 10
@@ -108,4 +112,21 @@ def test_answers_that_nobody_wanted_to_the_end_leave_no_pieces(tmp_path: Path, p
         kind: garbage[kind] for kind in ("frame", "Task", "Http", "generator") if garbage.get(kind, 0) >= CONNECTIONS
     }
     assert left == {}
+    assert garbage["bytes"] < CONNECTIONS * 10_000
+
+
+def test_long_answers_to_peers_that_vanished_leave_no_messages(tmp_path: Path) -> None:
+    with looked_at(tmp_path) as (server, look):
+        http, sprout = (int(address.rpartition(":")[2]) for address in (server.http, server.sprout))
+        target = Target(http, sprout)
+        fill(target, "pages")
+        community = community_of(target, "pages")
+        for _ in range(CONNECTIONS):
+            resend = websocket(target, STREAMR, window=NARROW)
+            resend.say(frame('[2,11,"r","pages",0,1000,null]'))
+            nodes = Raw(target.sprout, greeting=f"leaves_of 1 {community} 1024\n".encode(), window=NARROW)
+            for peer in (resend, nodes):
+                peer.hear(b"x", most=1)
+                peer.socket.close()
+        garbage = look()
     assert garbage["bytes"] < CONNECTIONS * 10_000
