@@ -1,22 +1,28 @@
 """Server-sent events (WHATWG HTML, section 9.2): one channel or several, live or resumed from a sequence.
 
-A stream is a session like any other, which hears through a `Feed`: a `message` is sent once it is on disk, because it
-carries its sequence, and a resumed stream first sends what the log has, a page at a time.
+A stream is a session like any other. A `message` is sent once it is on disk, because it carries its sequence. A resumed
+stream first sends what the log has, a page at a time, and hears through a `Feed` meanwhile.
+
+A stream that has caught up is `detached` if the server can take it over (`DETACH_EXTENSION`): the response is left, and
+the session writes chunks of HTTP/1.1 to a connection of its own. Detached streams share each chunk, and wait for the
+disk together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain
+from typing import Final, Self
 
 import anyio
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps
+from gateway.core.member import Member
 from gateway.core.message import REST, Message, Peer
-from gateway.core.outbox import LOW_WATER
+from gateway.core.outbox import LOW_WATER, Close
 from gateway.core.session import Session
 from gateway.runtime import Gateway
 
@@ -26,9 +32,13 @@ from .feed import Feed, Subscription
 from .paced import run_in_turn
 from .problems import Problem
 from .selection import Selection, pattern_of
-from .streaming import StreamedResponse
+from .streaming import StreamedResponse, chunk
 
-PING_SECONDS = 15  # between comments that keep proxies from closing an idle stream
+DETACH_EXTENSION: Final = "trellis.detach"  # an ASGI extension, a weak reference to a function that takes the session
+PING_SECONDS = 15  # between comments that keep proxies from closing an idle stream (WHATWG HTML, section 9.2.7)
+PING: Final = b": ping\n\n"
+CHUNK: Final = f"{REST}/chunk"  # the name of the form of a message that detached streams share
+ENDED: Final = Close(1001, "the client has left")
 MAX_OUTBOX = 4 << 20  # bytes: twice the longest message, with as much again for its metadata
 STALLED_SECONDS = 30.0  # for a client to read what was written; then the stream is aborted
 # Caches keep nothing, and proxies pass each event on at once.
@@ -47,6 +57,8 @@ class EventSession(Session):
         self._gateway = gateway
         self._feed = Feed(gateway, self, self._emit, self._wake_shell)
         self._welcome: Iterator[bytes] | None = None
+        self._detached = False
+        self._pinged = self.bus.clock()
         if caller.key is not None:
             self.bus.bind(self, caller.who)
         position = gateway.log.synced_seq if after is None else after
@@ -77,24 +89,47 @@ class EventSession(Session):
     def deliver(self, message: Message) -> None:
         """Queue a direct message at once, any other message once it is on disk."""
         if message.target is not None:
-            self.put(event("direct", views.message(self.bus.peers, message)))
+            self._put(event("direct", views.message(self.bus.peers, message)))
         elif self.closing is None:
             self._feed.offer(message)
 
+    @classmethod
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
+        """As `deliver`; detached streams wait for the disk with one call for all, and get the same chunks."""
+        first = sessions[0]
+        if not first._detached:  # as all of one dialect
+            return super().deliver_all(run, sessions, origins)
+        first.bus.ledger.when_synced(run[-1].seq, partial(_show_all, run, sessions))
+        return len(run) * len(sessions)
+
+    def dialect(self, channel: str) -> str:  # noqa: ARG002
+        """Whether it is detached."""
+        return CHUNK if self._detached else REST
+
     def when_written(self, call: Callable[[], None]) -> None:
         """As for any session; what is not on disk yet is queued once it is."""
-        if (last := self._feed.last_unsynced) is None:
-            super().when_written(call)
-        else:
-            self.bus.ledger.when_synced(last, partial(super().when_written, call))
+        ledger = self.bus.ledger
+        ledger.when_synced(ledger.next_seq - 1, partial(super().when_written, call))
 
     def peer_joined(self, channel: str, peer: Peer) -> None:
         """Say who came."""
-        self.put(_presence("joined", channel, peer))
+        self.put(_presence("joined", channel, peer, chunked=self._detached))
 
     def peer_left(self, channel: str, peer: Peer) -> None:
         """Say who left."""
-        self.put(_presence("left", channel, peer))
+        self.put(_presence("left", channel, peer, chunked=self._detached))
+
+    def tick(self, now: int) -> None:
+        """Queue a comment now and then, unless something waits to be written anyway."""
+        if now - self._pinged >= PING_SECONDS * 1000:
+            self._pinged = now
+            if not self.waiting:
+                self._put(PING)
+
+    def receive_eof(self) -> None:
+        """End the session; a run that waits for the disk brings it nothing any more."""
+        super().receive_eof()
+        self.closing = self.closing or ENDED
 
     @property
     def held_size(self) -> int:
@@ -105,6 +140,24 @@ class EventSession(Session):
         """Discard what waits for the disk as well."""
         self._feed.discard()
         super()._discard()
+
+    # Detaching
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether everything but what waits for the disk has been taken by the shell."""
+        return not (self.waiting or self._welcome is not None or self._feed.is_behind or self.closing)
+
+    def detach(self) -> None:
+        """Queue chunks from now on. The session must have caught up."""
+        self._detached = True
+        for channel in self.channels:
+            self.bus.dialect_changed(channel)
+        for message in self._feed.take_unsynced():
+            self.bus.ledger.when_synced(message.seq, partial(_show_all, (message,), (self,)))
+
+    def _put(self, data: bytes) -> None:
+        self.put(chunk(data) if self._detached else data)
 
     # What the shell takes
 
@@ -131,7 +184,7 @@ class EventSession(Session):
 
     def closing_comment(self, reason: str) -> bytes:
         """Return a comment that says why the stream ends; an unfinished event before it is not dispatched."""
-        return (b": %b\n\n" if self._welcome is None else b"\n: %b\n") % reason.encode()
+        return comment(reason) if self._welcome is None else b"\n: %b\n" % reason.encode()
 
     def _wake_shell(self) -> None:
         """There may be another page."""
@@ -161,51 +214,70 @@ class EventSession(Session):
     def _make_event(self, message: Message, _key: str) -> bytes:
         return b"id: %d\n%b" % (message.seq, event("message", views.message(self.bus.peers, message)))
 
+    def _chunk_of(self, message: Message) -> bytes:
+        form = message.form(CHUNK, lambda *_: chunk(self._event_of(message)))
+        assert isinstance(form, bytes)
+        return form
+
+
+def _show_all(run: Sequence[Message], sessions: Sequence[EventSession]) -> None:
+    """Queue a *run*, which is on disk, for detached *sessions*."""
+    EventSession.fan_out([sessions[0]._chunk_of(message) for message in run], sessions, (None,) * len(run))
+
 
 def event(name: str, data: bytes) -> bytes:
     """Return an event called *name*; *data* is JSON on one line."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
+def comment(text: str) -> bytes:
+    """Return a comment, which clients ignore."""
+    return b": %b\n\n" % text.encode()
+
+
 @lru_cache(maxsize=4)  # all listeners of a channel get the same event
-def _presence(name: str, channel: str, peer: Peer) -> bytes:
-    return event(name, dumps({**views.peer(peer), "channel": channel}))
+def _presence(name: str, channel: str, peer: Peer, *, chunked: bool) -> bytes:
+    made = event(name, dumps({**views.peer(peer), "channel": channel}))
+    return chunk(made) if chunked else made
 
 
 class EventStream(StreamedResponse):
-    """The response that carries an `EventSession`; however it ends, the session leaves the bus."""
+    """The response that carries an `EventSession`, until the server takes that over if it can.
+
+    However it ends otherwise, the session leaves the bus.
+    """
 
     def __init__(self, session: EventSession) -> None:
-        super().__init__("text/event-stream", HEADERS, stalled_seconds=STALLED_SECONDS, idle_seconds=PING_SECONDS)
+        super().__init__("text/event-stream", HEADERS, stalled_seconds=STALLED_SECONDS)
         self._session = session
         self._woken = anyio.Event()
         self._left = False
+        self._take_over: Callable[[EventSession], None] | None = None
         session.wake = self._wake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the session until either side ends it."""
         budget = self._session.budget
         budget.enter(self._session)
+        offered = scope.get("extensions", {}).get(DETACH_EXTENSION)
+        self._take_over = offered and offered()
         try:
             await super().__call__(scope, receive, send)
         finally:
             budget.leave(self._session)
-            self._session.receive_eof()
+            self.end()
         if self.stalled:
             self._session.bus.metrics.overflow(REST)
 
     def end(self) -> None:
-        """The client has left."""
-        self._left = True
-        self._session.receive_eof()
-        self._wake()
-
-    def idle(self) -> None:
-        """Send a comment."""
-        self._session.put(b": ping\n\n")
+        """The client has left, unless the server has taken over."""
+        if not self._left:
+            self._left = True
+            self._session.receive_eof()
+            self._wake()
 
     async def write(self, send: Send) -> None:
-        """Send events as they come, until the session is closed."""
+        """Send events as they come, until the session is closed or the server takes it over."""
         session = self._session
         while not self._left:
             self._woken = anyio.Event()
@@ -215,6 +287,10 @@ class EventStream(StreamedResponse):
             elif session.closing is not None:
                 await self.send_body(send, session.closing_comment(session.closing.reason))
                 return
+            elif self._take_over is not None and session.has_caught_up:
+                self._left = True
+                session.detach()
+                self._take_over(session)
             else:
                 await self._woken.wait()
 

@@ -89,11 +89,6 @@ class Feed:
         """The bytes of content that wait until what was missed has been read."""
         return sum(replay.held_size for replay in self._replaying.values())
 
-    @property
-    def last_unsynced(self) -> int | None:
-        """The sequence of the newest message that waits for the disk; None if there is none."""
-        return self._unsynced[-1].seq if self._unsynced else None
-
     def _covering(self, channel: str) -> list[Subscription]:
         found = dict.fromkeys(self._by_channel.get(channel, ()))
         for prefix, there in self._by_prefix.items():
@@ -134,7 +129,18 @@ class Feed:
         if self._unsynced:
             self._await_sync()
 
+    def take_unsynced(self) -> list[Message]:
+        """Take what waits for the disk, in order; the caller passes it on."""
+        taken = list(self._unsynced)
+        self._unsynced.clear()
+        return taken
+
     # What was missed
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a subscription still gets what it missed."""
+        return bool(self._replaying)
 
     @property
     def ready(self) -> bool:

@@ -8,9 +8,8 @@ that writes.
 
 from __future__ import annotations
 
-import math
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from fastapi import Response
@@ -18,29 +17,28 @@ from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 GRACE_SECONDS = 1.0  # for the server to report the end of a complete response
-CHECKS = 3  # looks at a response in the shorter of its times
+CHECKS = 3  # looks at a response in the time that a write may stand still
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """Return *data*, which is not empty, as a chunk of an HTTP/1.1 body (RFC 9112, section 7.1)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class StreamedResponse(Response):
     """A response of unknown length. A client that reads nothing of a write for *stalled_seconds* ends it.
 
-    `stalled` says afterwards whether that happened; the server aborts the unfinished response. `idle` is called about
-    every *idle_seconds* in which nothing was written. Both are looked at now and then, so that a write costs no timer.
+    `stalled` says afterwards whether that happened; the server aborts the unfinished response. That is looked at now
+    and then, so that a write costs no timer.
     """
 
-    def __init__(
-        self,
-        media_type: str,
-        headers: dict[str, str] | None = None,
-        *,
-        stalled_seconds: float,
-        idle_seconds: float = math.inf,
-    ) -> None:
+    def __init__(self, media_type: str, headers: dict[str, str] | None = None, *, stalled_seconds: float) -> None:
         self.status_code, self.media_type, self.background = 200, media_type, None
         self.init_headers(headers)
         self.raw_headers = [each for each in self.raw_headers if each[0] != b"content-length"]
         self.stalled = False
-        self._stalled_seconds, self._idle_seconds = stalled_seconds, idle_seconds
+        self._stalled_seconds = stalled_seconds
         self._writing = anyio.CancelScope()
         self._sending = False
         self._last_sent = monotonic()
@@ -69,9 +67,6 @@ class StreamedResponse(Response):
         """End the response where it is."""
         self._writing.cancel()
 
-    def idle(self) -> None:
-        """Have `write` send something, so that nobody takes the connection for dead."""
-
     async def write(self, send: Send) -> None:
         """Write the body with `send_body`; an error that it raises ends the response where it is."""
         raise NotImplementedError
@@ -91,7 +86,7 @@ class StreamedResponse(Response):
         self._sending = False
 
     async def _watch(self, receive: Receive, gone: anyio.Event) -> None:
-        pause = min(self._stalled_seconds, self._idle_seconds) / CHECKS
+        pause = self._stalled_seconds / CHECKS
         received = None
         while received is None or received["type"] != "http.disconnect":
             with anyio.move_on_after(pause) as waiting:
@@ -102,10 +97,6 @@ class StreamedResponse(Response):
         self.end()
 
     def _check(self) -> None:
-        silent = monotonic() - self._last_sent
-        if self._sending and silent >= self._stalled_seconds:
+        if self._sending and monotonic() - self._last_sent >= self._stalled_seconds:
             self.stalled = True
             self.abort()
-        elif not self._sending and silent >= self._idle_seconds:
-            self._last_sent = monotonic()
-            self.idle()

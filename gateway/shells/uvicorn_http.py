@@ -11,13 +11,15 @@ import asyncio
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from weakref import ref
+from weakref import WeakMethod, ref
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.core.networks import network
+from gateway.core.session import Session
 from gateway.http.bodies import PACED_EXTENSION
+from gateway.http.events import DETACH_EXTENSION
 from gateway.http.persistent import raw_response
 from gateway.http.problems import Problem
 
@@ -25,7 +27,9 @@ from .connection import half_close
 from .serve import LINGER_SECONDS
 from .steps import ObservedApp
 from .turns import Load, turns_of
+from .uvicorn_events import EventProtocol
 from .uvicorn_timeouts import TimedHttp
+from .uvicorn_websocket import DetachedTransport
 
 if TYPE_CHECKING:
     from gateway.core.read_pacer import Penalty, ReadPacer
@@ -90,6 +94,7 @@ class FastHttp(TimedHttp):
         self._load = Load()
         self._number = next(_numbers)
         self._turns = turns_of(self.loop)
+        self._extensions: dict[str, Any] = {PACED_EXTENSION: {}, DETACH_EXTENSION: WeakMethod(self.detach)}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Count the connection and start the timer of the head, or refuse it."""
@@ -205,7 +210,6 @@ class FastHttp(TimedHttp):
     def on_message_begin(self) -> None:
         """Start the timer for the head of a request."""
         super().on_message_begin()
-        self.scope["extensions"] = {PACED_EXTENSION: {}}
         self._body_size = self._body_length = 0
         self._start_head_timer()
 
@@ -216,6 +220,8 @@ class FastHttp(TimedHttp):
             raise ValueError("the head of the request is too long")
         lengths = [value for name, value in self.headers if name == b"content-length"]
         self._body_length = int(lengths[0]) if lengths and lengths[0].isdigit() else 0
+        has_chunks = self.parser.get_http_version() == "1.1"
+        self.scope["extensions"] = self._extensions if has_chunks else {PACED_EXTENSION: {}}
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -280,6 +286,33 @@ class FastHttp(TimedHttp):
         self._leave()
         super().handle_websocket_upgrade()
         self.parser = None  # type: ignore[assignment]  # it holds the last reference to this object
+
+    def detach(self, session: Session) -> None:
+        """Let *session*, whose response has begun, have the connection; its chunks follow.
+
+        Requests that came behind that one would never be answered, and are dropped. A client that is gone ends the
+        session.
+        """
+        if self._ending or self._answering is None:
+            session.receive_eof()
+            return
+        self._leave()
+        self._forget_requests()
+        self._unparsed = b""
+        self._stop_timers()
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        self.parser = None  # type: ignore[assignment]  # it refers to this object
+        blocked, paused = self.flow.write_paused, self.flow.read_paused
+        transport, self.transport = self.transport, DetachedTransport()
+        self._answering.transport = self.transport
+        connection = EventProtocol(self.loop, self.connections)
+        transport.set_protocol(connection)
+        connection.start(transport, session)
+        if blocked:
+            connection.pause_writing()
+        if paused and not connection.reading_paused:
+            transport.resume_reading()
 
     # What is written
 

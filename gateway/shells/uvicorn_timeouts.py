@@ -20,9 +20,7 @@ class TimedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
-        self._stop_head_timer()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        self._stop_timers()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -38,10 +36,17 @@ class TimedHttp(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         """The client reads again."""
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    def _stop_timers(self) -> None:
+        self._stop_head_timer()
+        self._stop_stall_timer()
+
+    def _stop_stall_timer(self) -> None:
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
-        super().resume_writing()
 
     def _watch_stall(self, left: int) -> None:
         self._stall_timer = self.loop.call_later(self.stalled_seconds, self._check_stall, left)

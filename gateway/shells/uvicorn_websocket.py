@@ -18,8 +18,8 @@ from .fast import WebSocketProtocol
 from .serve import SESSION_EXTENSION
 
 
-class _DetachedTransport(asyncio.Transport):
-    """Replaces the transport of uvicorn's protocol once a `WebSocketProtocol` owns the real one."""
+class DetachedTransport(asyncio.Transport):
+    """Replaces the transport of uvicorn's protocol once a `Connection` owns the real one."""
 
     def close(self) -> None:
         """Do nothing: the application has returned, but the connection stays open."""
@@ -91,7 +91,7 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         self.stop_keepalive()
         self.connections.discard(self)
         self._break_cycles()
-        transport, self.transport = self.transport, _DetachedTransport()
+        transport, self.transport = self.transport, DetachedTransport()
         connection = WebSocketProtocol(self.loop, self.connections, self.config.ws_max_size)
         transport.set_protocol(connection)
         connection.start(transport, session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import anyio
@@ -24,6 +26,8 @@ from gateway.core.message import Message, Peer
 from gateway.core.outbox import LOW_WATER, MAX_OUTBOX
 from gateway.http import events, listing, replay, views
 from gateway.http.media import MAX_CONTENT
+from gateway.http.selection import Selection
+from gateway.shells import uvicorn_http
 from gateway.storage.log import SealPolicy
 from gateway.storage.retention import RetentionLimits
 
@@ -319,6 +323,84 @@ def test_a_stream_that_retention_overtakes_is_told_of_the_gap(still: Any) -> Non
     assert ids(heard) == [seq for seq in said if seq <= said[replay.PAGE - 1] or seq >= kept]
 
 
+def dechunked(data: bytes) -> bytes:
+    """The body that some chunks are (RFC 9112, section 7.1)."""
+    whole = b""
+    while data:
+        size, _, rest = data.partition(b"\r\n")
+        end = int(size, 16)
+        assert rest[end : end + 2] == b"\r\n"
+        whole, data = whole + rest[:end], rest[end + 2 :]
+    return whole
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("say"), st.sampled_from(["lobby", "news/a", "other"])),
+            st.tuples(st.sampled_from(["sync", "direct", "visit", "tick", "take", "detach"]), st.none()),
+        ),
+        max_size=30,
+    )
+)
+def test_property_a_detached_stream_says_what_any_other_does(still_class: Any, steps: list[tuple[str, Any]]) -> None:
+    """It is detached at any time, also while messages wait for the disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        still = still_class(Path(folder) / "data")
+        bus, ada = still.gateway.bus, still.gateway.peers.identity("rest", "ada", "ada")
+        plain, other = (
+            events.EventSession(still.gateway, still.caller(), Selection(("lobby",), ("news/",))) for _ in range(2)
+        )
+        for session in (plain, other):
+            bus.bind(session, ada)
+        for session in (plain, other):
+            session.data_to_send()
+        heard: dict[events.EventSession, bytes] = {plain: b"", other: b""}
+        now, detached = bus.clock(), False
+
+        def take() -> None:
+            for session in (plain, other):
+                data = b"".join(session.data_to_send())
+                heard[session] += dechunked(data) if session is other and detached else data
+
+        for step, channel in steps:
+            if step == "say":
+                still.say(channel=channel)
+            elif step == "sync":
+                still.sync()
+            elif step == "direct":
+                bus.direct(Message("lobby", still.caller().who, "rest", b'"psst"'), ada.number)
+            elif step == "visit":
+                still.listen().receive_eof()
+            elif step == "tick":
+                now += 16_000
+                plain.tick(now)
+                other.tick(now)
+            elif step == "take":
+                take()
+            elif not detached:
+                take()
+                other.detach()
+                detached = True
+        still.sync()
+        take()
+        still.stop()
+    assert heard[other] == heard[plain]
+
+
+def test_what_waits_for_the_disk_does_not_reach_who_has_left(still: Any) -> None:
+    session, other = still.listen(), still.listen()
+    for each in (session, other):
+        each.data_to_send()
+        each.detach()
+    still.say()
+    session.receive_eof()
+    still.sync()
+    assert not session.data_to_send()
+    assert ids(parse(dechunked(b"".join(other.data_to_send()))))
+
+
 def retire(data: Path) -> None:
     """What retention does to the oldest segment, and an index that is made anew."""
     first = min((data / "log").glob("0*.jsonl"))
@@ -337,7 +419,13 @@ def test_a_piece_is_about_a_write() -> None:
     assert events.join_chunks([]) == []
 
 
-# Behind a server
+# Behind a server, which runs streams itself once they have caught up or leaves them to ASGI
+
+
+@pytest.fixture(params=["detached", "asgi"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "asgi":
+        monkeypatch.setattr(uvicorn_http, "DETACH_EXTENSION", "of another server")
 
 
 @asynccontextmanager
@@ -435,6 +523,7 @@ async def test_resuming_over_and_over_while_others_publish(local: Any) -> None:
     await until(lambda: local.gateway.bus.session_count == 0)
 
 
+@pytest.mark.usefixtures("either")
 @pytest.mark.anyio
 async def test_who_hangs_up_has_left(local: Any) -> None:
     async with listening(local.url) as first:
@@ -449,6 +538,7 @@ async def test_who_hangs_up_has_left(local: Any) -> None:
     await until(lambda: local.gateway.bus.session_count == 0)
 
 
+@pytest.mark.usefixtures("either")
 def test_a_client_that_does_not_read_is_told_at_the_end(local: Any) -> None:
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -473,17 +563,20 @@ def test_a_client_that_does_not_read_is_told_at_the_end(local: Any) -> None:
     assert b"\n: too slow" in end
 
 
+@pytest.mark.usefixtures("either")
 def test_an_idle_stream_is_kept_open_by_comments(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sessions are looked at once a second."""
     monkeypatch.setattr(events, "PING_SECONDS", 0.1)
     with httpx.Client(timeout=PATIENCE) as client, client.stream("GET", f"{local.url}/v1/channels/lobby/events") as got:
         text = ""
         for part in got.iter_text():
             text += part
-            if text.count(": ping\n\n") == 2:
+            if ": ping\n\n" in text:
                 break
     assert "event: welcome" in text
 
 
+@pytest.mark.usefixtures("either")
 def test_a_client_that_never_reads_is_given_up(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "STALLED_SECONDS", 0.1)
     with socket.socket() as dead, httpx.Client(timeout=PATIENCE) as client:
@@ -494,6 +587,50 @@ def test_a_client_that_never_reads_is_given_up(local: Any, monkeypatch: pytest.M
         while local.gateway.bus.session_count or not local.gateway.metrics.counts["connections"]["rest",]:
             assert time.monotonic() < deadline
             client.post(f"{local.url}/v1/channels/lobby/messages", content=b'"' + b"x" * 500_000 + b'"')
+
+
+def test_a_stream_that_has_caught_up_costs_no_task(local: Any) -> None:
+    count = local.gateway.metrics.gauges["tasks"]
+    with contextlib.ExitStack() as stack:
+
+        def tasks() -> int:
+            found: SimpleQueue[int] = SimpleQueue()
+            local.call(lambda: found.put(count()))
+            return found.get(timeout=PATIENCE)
+
+        before = tasks()
+        for _ in range(5):
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", local.port), PATIENCE))
+            peer.sendall(b"GET /v1/channels/lobby/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert peer.recv(1 << 12).startswith(b"HTTP/1.1 200")
+        deadline = time.monotonic() + PATIENCE
+        while tasks() > before:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert local.gateway.bus.session_count == 5
+
+
+def read_until(peer: socket.socket, text: bytes) -> bytes:
+    """What comes up to and with *text*."""
+    said = b""
+    while text not in said:
+        data = peer.recv(1 << 16)
+        assert data, said
+        said += data
+    return said
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_who_sends_more_while_it_listens_harms_nobody(local: Any, version: bytes) -> None:
+    """A body, and requests behind the one for the stream: none is answered, and the stream goes on."""
+    with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as peer:
+        head = b"GET /v1/channels/lobby/events HTTP/%b\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" % version
+        peer.sendall(head + b"x" * 100_000 + b"GET / HTTP/1.1\r\n\r\n" * 100)
+        said = read_until(peer, b"event: welcome")
+        httpx.post(f"{local.url}/v1/channels/lobby/messages", content='"hi"').raise_for_status()
+        said += read_until(peer, b"event: message")
+    assert said.count(b"HTTP/1.1 ") == 1
+    assert local.gateway.metrics.counts["connections"]["rest",] == 1
 
 
 @pytest.mark.anyio
@@ -509,6 +646,7 @@ async def test_a_gateway_that_stops_says_so(make_process: Callable[..., Any]) ->
         assert ": the gateway is stopping" in "".join([part async for part in text])
 
 
+@pytest.mark.usefixtures("either")
 @pytest.mark.anyio
 async def test_a_key_is_one_peer_however_many_streams_it_has(make_local: Callable[..., Any], tmp_path: Path) -> None:
     secret = KeyFile(tmp_path / "data/keys/api-keys.json").add("ada")

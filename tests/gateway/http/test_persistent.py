@@ -198,16 +198,16 @@ def test_idle_connections_give_way_to_those_who_ask(hurried: Server) -> None:
 
 def test_who_is_being_answered_does_not_give_way(hurried: Server) -> None:
     with ExitStack() as stack:
-        events = b"GET /v1/channels/lobby/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        listeners: list[socket.socket] = []
-        while len(listeners) < 8:  # as soon as those of the test before have gone
+        lines = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+        talkers: list[socket.socket] = []
+        while len(talkers) < 8:  # as soon as those of the test before have gone
             peer = stack.enter_context(connect(hurried))
-            peer.sendall(events)
+            peer.sendall(lines + b'Content-Type: application/x-ndjson\r\n\r\n5\r\n"hi"\n\r\n')
             if peer.recv(4096).startswith(b"HTTP/1.1 200"):
-                listeners.append(peer)
+                talkers.append(peer)
         for _ in range(3):
             assert post(f"http://{hurried.http}{ROUTES[0]}", bytes(100_000))[0] == 503
-        for peer in listeners:
+        for peer in talkers:
             peer.settimeout(0.01)
             assert not ended(peer)
 
