@@ -178,11 +178,11 @@ class Bus:
 
     def subscribe(self, session: Member, channel: str) -> list[Peer]:
         """Deliver what is published on *channel* to *session*; tell its peers, and return them."""
+        self.gathering.settle(channel)
         if channel in session.channels:
             raise AlreadySubscribed(channel)
         if len(session.channels) >= self.subscriptions:
             raise TooManySubscriptions(f"not more than {self.subscriptions:,} (limits.subscriptions)")
-        self.gathering.settle(channel)
         members = self._members.get(channel)
         if members is None:
             self.channels.hold(channel)
@@ -260,7 +260,7 @@ class Bus:
         A run costs each of its messages little, since lookups, checks and counting are done once for all of them.
         """
         first = run[0]
-        self.gathering.settle(first.channel, first.sender.number)
+        self.gathering.settle(first.channel, first.sender.number, origin)
         self._admit(first.channel)
         parent = found = None  # many of a run may have the same parent
         for message in run:

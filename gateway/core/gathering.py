@@ -3,10 +3,10 @@
 A message that comes alone costs the bus twice as much as one of a run. So those that come alone on one channel in one
 turn of the loop become a run of several senders, which costs them what it costs the messages of one.
 
-Laws of this file. The order of each connection and of each channel is that of arrival: a sender has gathered messages
-on one channel only, and a channel has those of one protocol; whatever would break that publishes first what was
-gathered. So does everything that depends on what was said on the channel. Gathering ends with the turn, so it delays
-nothing: what is published in a turn is written at its end in any case (see `gateway.shells.flusher`).
+Laws of this file. The order of each connection and of each channel is that of arrival: a connection, and a sender, has
+gathered messages on one channel only, and a channel has those of one protocol; whatever would break that publishes
+first what was gathered. So does everything that depends on what was said on the channel. Gathering ends with the turn,
+so it delays nothing: what is published in a turn is written at its end in any case (see `gateway.shells.flusher`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Gathering:
         self.at_turn_end: Callable[[Callable[[], None]], bool] = lambda _call: False
         self._take = take
         self._runs: dict[str, Gathered] = {}  # by channel
-        self._channels: dict[int, str] = {}  # by the number of the sender
+        self._channels: dict[int | Member, str] = {}  # by the number of the sender, and by the connection
 
     def begin(self) -> bool:
         """Whether messages are gathered in this turn; if not, nothing may be added."""
@@ -51,8 +51,8 @@ class Gathering:
 
     def add(self, message: Message, origin: Member, refuse: Refuse) -> None:
         """Publish *message*, which may be published, at the end of this turn; *refuse* is told if that fails."""
-        channel, number = message.channel, message.sender.number
-        if self._channels.get(number, channel) != channel:
+        channel, number, channels = message.channel, message.sender.number, self._channels
+        if channels.get(number, channel) != channel or channels.get(origin, channel) != channel:
             self.publish()
         run = self._runs.get(channel)
         if run is not None and run.messages[0].protocol != message.protocol:
@@ -60,14 +60,14 @@ class Gathering:
             run = None
         if run is None:
             run = self._runs[channel] = Gathered([], [], [])
-        self._channels[number] = channel
+        self._channels[number] = self._channels[origin] = channel
         run.messages.append(message)
         run.origins.append(origin)
         run.refusals.append(refuse)
 
-    def settle(self, channel: str | None = None, number: int | None = None) -> None:
-        """Publish what was gathered, if any of it is on *channel* or from the peer with *number*."""
-        if channel in self._runs or number in self._channels:
+    def settle(self, channel: str | None = None, number: int | None = None, origin: Member | None = None) -> None:
+        """Publish what was gathered, if any of it is on *channel*, from the peer with *number* or from *origin*."""
+        if channel in self._runs or number in self._channels or origin in self._channels:
             self.publish()
 
     def publish(self) -> None:

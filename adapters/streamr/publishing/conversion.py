@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from adapters.streamr.crypto.signing import digests
+from adapters.streamr.model.positions import Author
 from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.codec import FORM_KEYS, encode_broadcast
 from adapters.streamr.wire.ids import NAME
@@ -39,6 +40,15 @@ def ids_of(message: StreamMessage) -> Ids:
         for text, digest in digests(message).items():
             names.append(f"eth:{_signed_prefix(text)}{digest[:DIGEST_BYTES].hex()}")
     return native, tuple(names)
+
+
+def author_of(message: StreamMessage) -> Author:
+    """Whose positions count for *message*: a copy of it has the same author.
+
+    A signed text can be split into a chain and a content in several ways, so its chain does not count.
+    """
+    publisher = message.id.publisher_id.lower()
+    return publisher if is_signed(message) else (publisher, message.id.msg_chain_id)
 
 
 def _signed_prefix(text: str) -> str:

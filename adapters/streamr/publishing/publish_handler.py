@@ -19,7 +19,7 @@ from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
-from .conversion import Ids, ids_of, to_bus_message
+from .conversion import Ids, author_of, ids_of, to_bus_message
 from .validation import check, check_signature, is_late, is_signed, is_unambiguous
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class PublishHandler:
     ) -> Peer | None:
         """Publish the message of *request*; return its sender, or None if it is a copy of a message taken before.
 
-        A message that must be decrypted first may be published, or refused by *refuse*, later. *origin* is the
-        requester's session, if it has one. Raises `RequestError`.
+        A message that must be decrypted first, or comes alone by a session, may be published, or refused by *refuse*,
+        later. *origin* is the requester's session, if it has one. Raises `RequestError`.
         """
         message = request.message
         signed, ids = is_signed(message), ids_of(message)
@@ -110,11 +110,11 @@ class PublishHandler:
             raise invalid_message("The message is older than the history that is kept here", message)
         sender = self.sender(requester, request)
         if self._context.streams.decrypts(message.id.stream_id):
-            publish = partial(self._publish, ids, channel, sender, origin, request.version)
+            publish = partial(self._publish, ids, channel, sender, origin, refuse, request.version)
             decrypted = partial(self._publish_decrypted, requester, message, ids, publish)
             self._participant.decrypt(message, decrypted, refuse, origin)
         else:
-            self._publish(ids, channel, sender, origin, request.version, message)
+            self._publish(ids, channel, sender, origin, refuse, request.version, message)
         return sender
 
     def tick(self, now: int) -> None:
@@ -188,11 +188,11 @@ class PublishHandler:
 
     def _is_new(self, requester: Requester, message: StreamMessage, channel: str) -> bool:
         """Whether the position of *message* alone shows that it is no copy."""
-        publisher = message.id.publisher_id.lower()
-        if not self.positions.beyond(channel, publisher, message.id[2:4]):
+        if not self.positions.beyond(channel, author_of(message), message.id[2:4]):
             return False
         # Others could split an old signed text into fields in a new way, which gives it another position.
-        return not is_signed(message) or publisher == requester.address or is_unambiguous(message)
+        own = message.id.publisher_id.lower() == requester.address
+        return own or not is_signed(message) or is_unambiguous(message)
 
     def _newest_timestamp(self, channel: str) -> int:
         newest = next(self._context.services.index.newest(channel), None)
@@ -230,10 +230,14 @@ class PublishHandler:
         channel: str,
         sender: Peer,
         origin: Session | None,
+        refuse: Refuse,
         control: int,
         message: StreamMessage,
     ) -> None:
-        self.positions.advance(channel, message.id.publisher_id.lower(), message.id[2:4])
+        self.positions.advance(channel, author_of(message), message.id[2:4])
         sent = to_bus_message(message, ids, channel, sender, control)
         sent.late = is_late(message.id.timestamp, self._context.bus.clock())
-        self._context.bus.publish(sent, origin)
+        if origin is None:
+            self._context.bus.publish(sent)
+        else:
+            self._context.bus.publish_alone(sent, origin, refuse)

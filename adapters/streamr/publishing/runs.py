@@ -21,7 +21,7 @@ from gateway.core import jsontext
 from gateway.core.errors import RequestError
 from gateway.core.message import Message, Peer
 
-from .conversion import ids_of, to_bus_message
+from .conversion import author_of, ids_of, to_bus_message
 from .publish_handler import PublishHandler, Requester
 from .validation import check_signature, is_ahead, is_late, is_signed, is_unambiguous
 
@@ -77,7 +77,8 @@ class PublishRun:
         self._by_other = self._signed and self._publisher != requester.address  # then its author is paced as well
         self._now = now
         self._late = is_late(message.id.timestamp, now)
-        self._last = handler.positions.reached(channel, self._publisher)
+        self._author = author_of(message)
+        self._last = handler.positions.reached(channel, self._author)
         self._added: list[PublishRequest] = []
         self._common = _common_fields(request)
         self.first = request
@@ -165,7 +166,7 @@ class PublishRun:
         """Publish the *genuine* messages together, or refuse all of them."""
         if not genuine or self._sender is None:
             return
-        self._handler.positions.advance(self._channel, self._publisher, genuine[-1].message.id[2:4])
+        self._handler.positions.advance(self._channel, self._author, genuine[-1].message.id[2:4])
         run: list[Message] = []
         for request in genuine:
             message = request.message

@@ -196,6 +196,7 @@ class StreamrSession(ClientSession):
             del self._inboxes[inbox.stream_id][stream]
             self._leave(inbox.stream_id)
         elif (channel := channel_of(stream, partition)) in self._subscribed:
+            self.bus.gathering.settle(channel)
             self._subscribed.remove(channel)
             self.bus.dialect_changed(channel)
             self._leave(channel)
@@ -236,6 +237,7 @@ class StreamrSession(ClientSession):
             if not self.bus.allowed(authorization[0], "history", channel):
                 raise Forbidden("history", channel)
             self.pace(channel)
+            self.bus.gathering.settle(channel)
             shows = partial(self._forms.can_show, self.message_version)
             found = find_messages(self._parts.stored, channel, request, shows)
         ActiveResend(self, self._forms, self._parts.context.services.answer_scheduler, request, found, authorization)
@@ -332,6 +334,7 @@ class StreamrSession(ClientSession):
         self._parts.publish_handler.check(self, request, "publish", channel)
         self._parts.publish_handler.check_signature(request.message)
         self._parts.participant.learn(request.message)
+        self.bus.gathering.settle(channel, origin=self)
         sessions = (session for session in self.bus.sessions() if isinstance(session, StreamrSession))
         self._parts.key_exchange.deliver(
             request.message, (session for session in sessions if session.is_subscribed(channel))
@@ -345,6 +348,7 @@ class StreamrSession(ClientSession):
         number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
         sender = self._parts.publish_handler.sender(self, request)
         sent = to_bus_message(request.message, ids_of(request.message), channel, sender, self.control)
+        self.bus.gathering.settle(origin=self)
         if not self.bus.direct(sent, number):
             raise UnknownChannel(request.message.id.stream_id)
 
