@@ -89,7 +89,8 @@ def _missing() -> str:
     npm = shutil.which("npm")
     if shutil.which("node") is None or npm is None:
         return "there is no node with npm on this machine"
-    if (NODE / "node_modules" / ".package-lock.json").is_file():
+    names = json.loads((NODE / "package.json").read_text())["dependencies"]
+    if all((NODE / "node_modules" / name).is_dir() for name in names):
         return ""
     command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=SECONDS, check=False)

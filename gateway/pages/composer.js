@@ -98,18 +98,18 @@ export function composer(channel) {
 }
 
 /**
- * The content to send: text, or the JSON value in it; an answer is an object that says what it answers.
+ * The content to send: the text as `content`, which every protocol's clients show as text, or the JSON value in it; an
+ * answer is an object that says what it answers.
  *
  * @param {string} text
  * @param {boolean} asJson
  * @param {string | null} parent
  */
 function read(text, asJson, parent) {
-  const value = asJson ? parse(text) : text;
+  const value = asJson ? parse(text) : { content: text };
   if (parent === null) return value;
   if (value !== null && typeof value === "object" && !Array.isArray(value)) return { ...value, inReplyTo: parent };
-  if (asJson) throw new Error("A reply in JSON has to be an object.");
-  return { text: value, inReplyTo: parent };
+  throw new Error("A reply in JSON has to be an object.");
 }
 
 /** @param {string} text */

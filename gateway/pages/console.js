@@ -87,7 +87,12 @@ function decode(part) {
 }
 
 document.getElementById("pages")?.append(
-  h("ul", {}, ...PAGES.map((page) => h("li", {}, h("a", { href: `#/${page.path}` }, page.title)))),
+  h(
+    "ul",
+    {},
+    ...PAGES.map((page) => h("li", {}, h("a", { href: `#/${page.path}` }, page.title))),
+    h("li", {}, h("a", { href: "chat.html" }, "Chat")),
+  ),
 );
 document.getElementById("skip")?.addEventListener("click", (event) => {
   event.preventDefault();

@@ -1,0 +1,77 @@
+"""The chat page in a real browser: with a genuine Arbor client, across a restart, and with hostile texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import expect
+
+from tests.arbor import arbor, community, require_arbor
+from tests.browser.conftest import NARROW, WIDE, Visitors, look, overflow, shoot, violations
+from tests.server import Server
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def server(visitors: Visitors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    del visitors  # without a browser no gateway is started
+    with Server(tmp_path_factory.mktemp("chat")) as server:
+        yield server
+
+
+def test_it_chats_with_an_arbor_client(visitors: Visitors, server: Server) -> None:
+    program = require_arbor()
+
+    async def scenario() -> None:
+        garden = await community(server, "garden")
+        url = f"http://{server.http}/console/chat.html#garden"
+        async with arbor(program, "-name", "ada", server.sprout) as ada, visitors.visit(url) as page:
+            await ada.do("bootstrap")
+            await ada.do(f"subscribe {garden}")
+            await expect(page.locator("#state")).to_have_text("open")
+            await page.get_by_label("Message", exact=True).fill("hello from a web page")
+            await page.keyboard.press("Enter")
+            said = await ada.next("announced", type="reply", content="hello from a web page")
+            await ada.next("stored", id=said["id"])
+            await ada.do(f"say {said['id']} hello from Arbor")
+            await expect(page.locator("#messages p")).to_have_text(
+                ["somebody (rest) hello from a web page", "ada (sprout) hello from Arbor"]
+            )
+            for width, place in ((WIDE, 1280), (NARROW, 390)):
+                for dark in (False, True):
+                    await look(page, width, dark)
+                    assert await violations(page) == []
+                    assert await overflow(page) <= 0
+                    await shoot(page, f"chat-{place}-{'dark' if dark else 'light'}")
+
+    visitors.run(scenario)
+
+
+def test_hostile_texts_stay_text_and_a_restart_repeats_nothing(visitors: Visitors, tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+
+        async def scenario() -> None:
+            async with visitors.visit(f"http://{server.http}/console/chat.html#talk", "ERR_", "WebSocket") as page:
+                lines = page.locator("#messages p")
+                say(server, HOSTILE)
+                await expect(lines).to_have_text([f"somebody (rest) {HOSTILE}"])
+                server.kill()
+                await expect(page.locator("#state")).to_have_text("waiting")
+                with Server(tmp_path, "--port", server.http.rpartition(":")[2]) as again:
+                    say(again, {"text": "meanwhile"})
+                    await expect(page.locator("#state")).to_have_text("open")
+                    say(again, [1])
+                    await expect(lines).to_have_text(
+                        [f"somebody (rest) {each}" for each in (HOSTILE, "meanwhile", "[1]")]
+                    )
+                assert await page.locator("#messages img").count() == 0
+
+        visitors.run(scenario)
+
+
+def say(server: Server, content: object) -> None:
+    httpx.post(f"http://{server.http}/v1/channels/talk/messages", json=content).raise_for_status()
