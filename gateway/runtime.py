@@ -24,6 +24,7 @@ from gateway.core.contracts import Policies
 from gateway.core.message import MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.read_pacer import ReadPacer
+from gateway.core.stamper import LogClock
 from gateway.core.trace import Tracer
 from gateway.core.watchdog import Progress, Watchdog
 from gateway.shells.links import Dialler
@@ -44,6 +45,7 @@ from .certificate import Certificate
 from .fact_cache import GatewayFactCache
 from .metrics import Metrics
 from .proxies import TrustedProxies
+from .sequencer import LocalSequencer, MakeSequencer
 from .settings import Settings
 from .worker import Post, Timer, Worker
 
@@ -64,10 +66,16 @@ def clock() -> int:
 
 
 class Gateway:
-    """Everything between the listeners and the disk: created, started with a way to call its loop, and stopped."""
+    """Everything between the listeners and the disk: created, started with a way to call its loop, and stopped.
 
-    def __init__(self, settings: Settings, adapters: Iterable[type[Adapter]]) -> None:
+    The sequencer that *make_sequencer* makes decides the order and the time of what is logged.
+    """
+
+    def __init__(
+        self, settings: Settings, adapters: Iterable[type[Adapter]], make_sequencer: MakeSequencer = LocalSequencer
+    ) -> None:
         self.settings = settings
+        self._make_sequencer = make_sequencer
         self.version = version("trellis-gateway")
         kinds = [row for row in adapters if settings.section(row).enabled]
         self.metrics = Metrics(row.name for row in kinds)
@@ -96,11 +104,13 @@ class Gateway:
         ids = MessageIds(int(self.home.gateway_id, 16))
         self._open_storage(post, ids)
         self._open_bus(ids)
+        self.sequencer = self._make_sequencer(self.bus, self.log)
+        self.bus.submit = self.sequencer.submit
         self.bus.presence.post = post
         self._open_retention(post)
         self.index.start()
         self.log.start()
-        self.log.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
+        self.sequencer.submit_fact("start", {"gateway": self.home.gateway_id, "version": self.version})
         self.channels.on_created = self.access_log.channel_created
         self._configure_channels()
         self._worker = Worker(post, self._worker_fault)
@@ -113,7 +123,7 @@ class Gateway:
                 self.index,
                 post,
                 self._worker.submit,
-                self.log.fact,
+                self.sequencer.submit_fact,
                 self.metrics,
                 self.access,
                 self.answer_scheduler,
@@ -157,7 +167,8 @@ class Gateway:
         segments.on_fault = self._record_fault
         limits = self.settings.log
         sealing = SealPolicy(bytes=limits.segment_bytes)
-        self.log = IndexedLog(self.index, segments, post, clock, sealing=sealing, on_fault=self._disk_fault)
+        self._log_time = LogClock(clock, self.index.last_time).now
+        self.log = IndexedLog(self.index, segments, post, self._log_time, sealing=sealing, on_fault=self._disk_fault)
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
 
     def _open_retention(self, post: Post) -> None:
@@ -172,7 +183,9 @@ class Gateway:
             retention_limits(self.settings),
             clock,
             post=post,
-            append_marker=lambda: self.log.fact("counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}),
+            append_marker=lambda: self.sequencer.submit_fact(
+                "counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}
+            ),
             compaction=compaction,
             on_fault=self._retention_fault,
             on_retired=self._retired,
@@ -200,7 +213,7 @@ class Gateway:
             self.metrics,
             translators=self.adapters,
             policies=Policies(self.access.allowed, self.throttle, self._read_pacer(), limits.subscriptions),
-            last_time=self.index.last_time,
+            log_time=self._log_time,
         )
         self.log.on_resume = self.bus.resume_waiting
         self.bus.on_join, self.bus.on_leave = self.access_log.opened, self.access_log.closed
@@ -285,7 +298,7 @@ class Gateway:
             return
         minute, self._minute = self._minute, now
         if flows := self.bus.flows.take_counts():
-            self.log.fact("counts", {"minute": minute, "flows": flows})
+            self.sequencer.submit_fact("counts", {"minute": minute, "flows": flows})
 
     def goodbye(self) -> None:
         """Tell every peer, in its protocol, that the gateway stops."""
@@ -319,17 +332,19 @@ class Gateway:
         return {name for name, seq in self.index.last_seqs(channels).items() if seq or self.index.unapplied(name)}
 
     def _channel_fact(self, channel: str, addresses: Any, is_open: bool) -> None:
-        self.log.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
+        self.sequencer.submit_fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
         if is_open and self.ready:  # until then each adapter looks for itself what there is
             for adapter in self.adapters:
                 adapter.channel_registered(channel)
 
     def _block_fact(self, first: int, count: int) -> None:
-        self.log.fact("peer", {"first": first, "count": count})
+        self.sequencer.submit_fact("peer", {"first": first, "count": count})
 
     def _peer_fact(self, peer: Peer) -> None:
         name = {} if peer.name is None else {"name": peer.name}
-        self.log.fact("peer", {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity} | name)
+        self.sequencer.submit_fact(
+            "peer", {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity} | name
+        )
 
     def _record_fault(self, fault: Fault) -> None:
         self.metrics.count("faults", "record")

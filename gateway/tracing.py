@@ -64,7 +64,7 @@ class Tracing:
                 publish(run, origin)
                 span.set_attributes({"trellis.sequence": run[-1].seq, "messaging.message.id": first.id})
                 sync = tracer.start_span("sync", set_span_in_context(span))
-                bus.ledger.when_synced(run[-1].seq, sync.end, sync.end)
+                bus.acceptance.when_accepted(run[-1], sync.end, sync.end)
 
         return publish_run
 

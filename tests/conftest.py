@@ -21,6 +21,7 @@ from gateway.core.message import Message, MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.core.stamper import LogClock
 from gateway.metrics import Metrics
 from gateway.storage.compaction import Compaction
 from gateway.storage.index import Index
@@ -143,11 +144,12 @@ class Core:
         self.index = Index(self.data / "index.sqlite", self.segments, self.ids, self.rules, self.posted.put)
         self.index.on_fault = self.disk_faults.append
         self.applied = self.index.catch_up()
+        self.log_time = LogClock(self.clock, self.index.last_time).now
         self.log = IndexedLog(
             self.index,
             self.segments,
             self.posted.put,
-            self.clock,
+            self.log_time,
             sealing=self.sealing,
             on_fault=self.disk_faults.append,
         )
@@ -161,9 +163,7 @@ class Core:
             self.index.peer,
             self.index.peer_numbered,
         )
-        self.bus = Bus(
-            self.log, self.channels, self.peers, self.ids, self.clock, self.metrics, last_time=self.index.last_time
-        )
+        self.bus = Bus(self.log, self.channels, self.peers, self.ids, self.clock, self.metrics, log_time=self.log_time)
         self.log.on_resume = self.bus.resume_waiting
         self.open = True
 

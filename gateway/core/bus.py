@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
+from .acceptance import Acceptance
 from .bounded import BoundedMap
 from .channels import Channels
 from .contracts import PERMISSIVE, Counters, Ledger, Policies, Receipt, Translator
 from .errors import AlreadySubscribed, NotSubscribed, Throttled, TooManySubscriptions, Unavailable
 from .fan_out import FanOut
 from .flows import Flows
-from .gathering import Gathering, Refuse
+from .gathering import Gathering, Refuse, Take
 from .groups import Trace
 from .member import Member
 from .message import Message, MessageIds, Peer
 from .peers import PeerRegistry
 from .presence import Presence
 from .principal import Principal
-from .stamper import Stamper
+from .stamper import LogClock, Stamper
 from .watchers import Watchers
 
 DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
@@ -40,7 +41,8 @@ logger = logging.getLogger(__name__)
 class Bus:
     """Joins the sessions of all protocols through named channels.
 
-    *clock* gives ms since 1970; *last_time* is the time of the newest message in the log.
+    *clock* gives ms since 1970; *log_time* is the time of what is logged (ms), which never goes back and by default
+    follows *clock*. What is published is checked and then submitted: `submit` has it taken, by default at once.
     """
 
     def __init__(
@@ -54,13 +56,11 @@ class Bus:
         *,
         translators: Iterable[Translator] = (),
         policies: Policies = PERMISSIVE,
-        last_time: int = 0,
+        log_time: Callable[[], int] | None = None,
     ) -> None:
         self.ledger = ledger
-        self.channels = channels
-        self.peers = peers
-        self.clock = clock
-        self.metrics = metrics
+        self.channels, self.peers = channels, peers
+        self.clock, self.metrics = clock, metrics
         self.translators = list(translators)
         self.allowed = policies.allowed
         self.throttle = policies.throttle
@@ -69,13 +69,16 @@ class Bus:
         self.flows = Flows()
         self.on_join: Callable[[Member, Peer], None] = lambda _session, _peer: None
         self.on_leave: Callable[[Member], None] = lambda _session: None
-        self._stamper = Stamper(ids, clock, last_time)
+        self._log_time = LogClock(clock, 0).now if log_time is None else log_time
+        self._stamper = Stamper(ids)
+        self.submit: Take = self.take
+        self.acceptance = Acceptance(ledger)
         self._members: dict[str, dict[Member, None]] = {}
         self.presence = Presence(self._members)
         self.watchers = Watchers()
         self.tracers: dict[str, Trace] = {}  # of channels: see `trace`
         self._fan_out = FanOut(self._members, self.watchers, self._may_listen, self.tracers, self.flows)
-        self.gathering = Gathering(self.take)
+        self.gathering = Gathering(lambda run, origins: self.submit(run, origins))  # noqa: PLW0108  (it may be replaced)
         self._sessions: dict[Member, None] = {}
         self._numbers: dict[int, dict[Member, None]] = {}
         self._addresses: Counter[str] = Counter()
@@ -247,8 +250,8 @@ class Bus:
     def publish(self, message: Message, origin: Member | None = None) -> Message:
         """Log *message*, and deliver it to every session in its channel but the publishing one.
 
-        The message gets its seq, time and id here; its `parent` may be any id and becomes the canonical one. It is
-        accepted once `ledger.when_synced(seq)` calls back, not before. Raises `Unavailable` while the log cannot be
+        The message gets its seq, time and id when it is taken; its `parent` may be any id and becomes the canonical
+        one. It is accepted once `when_accepted` calls back, not before. Raises `Unavailable` while the log cannot be
         written, and `UnknownChannel` if the channel would be new and users cannot create any.
         """
         self.publish_run((message,), origin)
@@ -268,7 +271,7 @@ class Bus:
                 if message.parent != parent:
                     parent, found = message.parent, self.canonical_id(message.parent)
                 message.parent = found
-        self.take(run, (origin,) * len(run))
+        self.submit(run, (origin,) * len(run))
 
     def publish_alone(self, message: Message, origin: Member, refuse: Refuse) -> None:
         """`publish` a *message* that came alone, perhaps together with what others say in this turn of the loop.
@@ -281,12 +284,13 @@ class Bus:
         self._admit(message.channel)
         self.gathering.add(message, origin, refuse)
 
-    def take(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
+    def take(self, run: Sequence[Message], origins: Sequence[Member | None], time: int | None = None) -> None:
         """Stamp, log and deliver a *run* that was checked: messages of one protocol in one channel, of any senders.
 
-        *origins* are the sessions that they came from, each of which does not hear its own.
+        *origins* are the sessions that they came from, each of which does not hear its own. They are logged at
+        *time* (ms; None for now). What is logged of them follows from *run*, *time* and the log, and nothing else.
         """
-        self._stamper.stamp(run, self.ledger.next_seq)
+        self._stamper.stamp(run, self.ledger.next_seq, self._log_time() if time is None else time)
         self._add_refs(run)
         self.ledger.extend(run)
         if self.read_pacer is not None:
@@ -295,6 +299,8 @@ class Bus:
             for message in run:
                 self.presence.tell_arrival(message.channel, message.sender.number)
         self.metrics.published(run, self._fan_out.deliver(run, origins))
+        if self.acceptance.untaken:
+            self.acceptance.taken(run)
 
     def direct(self, message: Message, number: int) -> int:
         """Deliver *message* to the connections in the channel of the peer with *number*; return how many they are.
@@ -315,7 +321,7 @@ class Bus:
             self.metrics.undeliverable(message)
         if not receivers:
             return 0
-        self._stamper.stamp_direct(message, next(self._directs))
+        self._stamper.stamp_direct(message, next(self._directs), self._log_time())
         for id in message.ids:
             self._direct_ids[id] = message.time + DIRECT_ID_LIFETIME, len(receivers)
         self.presence.tell_arrival(message.channel, message.sender.number)

@@ -1,4 +1,4 @@
-"""The sequence numbers, times and ids of messages."""
+"""The sequence numbers, times and ids of messages, and the time that never goes back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from .message import Message, MessageIds
 
 
-class Stamper:
-    """Gives messages their seq, time and id. Time never goes back, nor below *last_time* (ms).
+class LogClock:
+    """The time of what is logged: that of *clock* (ms since 1970), but it never goes back, nor below *last_time*.
 
-    *clock* gives ms since 1970.
+    Messages and facts share one, so the id of a message has the time of its record, before and after a restart.
     """
 
-    def __init__(self, ids: MessageIds, clock: Callable[[], int], last_time: int) -> None:
-        self._ids = ids
+    def __init__(self, clock: Callable[[], int], last_time: int) -> None:
         self._clock = clock
         self._time = last_time
 
@@ -23,12 +22,18 @@ class Stamper:
         self._time = now = max(self._time, self._clock())
         return now
 
-    def stamp(self, run: Sequence[Message], seq: int) -> None:
-        """Give the messages of a *run* their seqs from *seq* on, the time, and ids and timestamps if they have none.
 
-        One that was stamped before, and not logged, gets another id with its seq.
+class Stamper:
+    """Gives messages their seq, time and id: all of it follows from what it is given, nothing from a clock."""
+
+    def __init__(self, ids: MessageIds) -> None:
+        self._ids = ids
+
+    def stamp(self, run: Sequence[Message], seq: int, now: int) -> None:
+        """Give the messages of a *run* their seqs from *seq* on, the time *now*, and ids and timestamps.
+
+        An id or timestamp that a message has stays; one that was stamped before, and not logged, gets another id.
         """
-        now = self.now()
         head = self._ids.head(now)
         for message in run:
             message.seq, message.time = seq, now
@@ -39,8 +44,8 @@ class Stamper:
                 message.id, message.id_has_seq = head + seq.to_bytes(6).hex(), True
             seq += 1
 
-    def stamp_direct(self, message: Message, number: int) -> None:
-        """Give *message*, which is not logged, its time, and an id that contains *number* if it has none."""
-        message.time = now = self.now()
+    def stamp_direct(self, message: Message, number: int, now: int) -> None:
+        """Give *message*, which is not logged, the time *now*, and an id that contains *number* if it has none."""
+        message.time = now
         message.timestamp = message.timestamp or now
         message.id = message.id or self._ids.make(now, number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -10,8 +12,10 @@ import anyio
 import structlog
 from starlette.requests import Request
 
-from gateway.core.contracts import Ledger
+from gateway.core.bus import Bus
+from gateway.core.contracts import Ledger, Receipt
 from gateway.core.errors import OutcomeUnknown, Throttled
+from gateway.core.message import Message
 
 if TYPE_CHECKING:
     from gateway.metrics import Metrics
@@ -32,13 +36,22 @@ def decode_segment(segment: str) -> str:
 
 async def wait_until_synced(ledger: Ledger, seq: int) -> None:
     """Wait until everything up to *seq* is on disk; raise `OutcomeUnknown` if the disk fails meanwhile."""
+    await _wait(ledger, partial(ledger.when_synced, seq))
+
+
+async def wait_until_accepted(bus: Bus, taken: Receipt | Message) -> None:
+    """Wait until *taken*, which was published now or before, is accepted; raises what `wait_until_synced` does."""
+    await _wait(bus.ledger, partial(bus.acceptance.when_accepted, taken))
+
+
+async def _wait(ledger: Ledger, begin: Callable[[Callable[[], None], Callable[[], None]], None]) -> None:
     done, failures = anyio.Event(), list[bool]()
 
     def fail() -> None:
         failures.append(True)
         done.set()
 
-    ledger.when_synced(seq, done.set, fail)
+    begin(done.set, fail)
     await done.wait()
     if failures:
         raise outcome_unknown(ledger)

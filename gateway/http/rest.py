@@ -21,7 +21,7 @@ from .bodies import read_body
 from .bulk import BulkResponse
 from .callers import Caller, admit_request, path_segment
 from .events import open_stream
-from .kit import wait_until_synced
+from .kit import wait_until_accepted, wait_until_synced
 from .media import MAX_CONTENT, NDJSON, TEXT, content_reader, is_ndjson
 from .problems import Problem
 from .publish import Publisher, parse_request_content
@@ -115,7 +115,7 @@ class Rest:
         read = content_reader(content_type)
         async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
             taken = publisher.publish(await parse_request_content(caller, body, read))
-        await wait_until_synced(self.gateway.log, taken.seq)
+        await wait_until_accepted(self.gateway.bus, taken)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
 
     async def messages(

@@ -189,8 +189,8 @@ class WebSocketSession(Session):
                 raise Conflict(f"another message came with the Idempotency-Key {request.idempotencyKey!r} before")
             taken = found
         body = dumps(request.channel)
-        self.bus.ledger.when_synced(
-            taken.seq,
+        self.bus.acceptance.when_accepted(
+            taken,
             lambda: self._send("published", request.request, views.accepted(body, taken)),
             lambda: self._refuse(request.request, outcome_unknown(self.bus.ledger)),
         )

@@ -92,6 +92,36 @@ def test_time_continues_from_the_end_of_the_log(make_core: Callable[..., Core]) 
     assert again.say().time == first.time
 
 
+def test_the_time_of_a_record_is_that_of_its_id_although_the_clock_went_back(make_core: Callable[..., Core]) -> None:
+    core = make_core()
+    moment = core.clock.now
+    core.log.fact("counts", {"minute": 0, "flows": []})
+    core.clock.now -= 5000
+    message = core.say()
+    core.log.fact("counts", {"minute": 1, "flows": []})
+    core.clock.now -= 5000
+    again = make_core()
+    after = again.say()
+    assert [message.time, after.time] == [moment, moment]
+    assert [int(each.id[:13].replace("-", ""), 16) for each in (message, after)] == [moment, moment]
+
+
+def test_what_is_submitted_may_be_taken_later(core: Core, join: Make) -> None:
+    submitted: list[Any] = []
+    core.bus.submit = lambda *run: submitted.append(run)
+    listener, accepted = join("lobby"), list[int]()
+    message = core.say(b"1")
+    core.bus.acceptance.when_accepted(message, lambda: accepted.append(message.seq))
+    core.sync()
+    assert (listener.take(), accepted, message.seq) == ([], [], 0)
+    (run,) = submitted
+    core.bus.take(run[0], run[1], core.clock.now + 7)
+    assert (listener.take(), message.time) == ([b"1"], core.clock.now + 7)
+    core.sync()
+    core.bus.acceptance.when_accepted(message, lambda: accepted.append(-1))
+    assert accepted == [message.seq, -1]
+
+
 def test_a_late_message_is_shown_to_its_own_protocol(core: Core, join: Make, echo_session: type[EchoSession]) -> None:
     a, other = join("lobby"), join("lobby", kind=echo_session)
     a.take()
