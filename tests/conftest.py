@@ -23,6 +23,7 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.core.stamper import LogClock
 from gateway.metrics import Metrics
+from gateway.storage import index
 from gateway.storage.compaction import Compaction
 from gateway.storage.index import Index
 from gateway.storage.indexed_log import IndexedLog
@@ -43,6 +44,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("patient", deadline=None)
 settings.register_profile("fuzz", deadline=None, max_examples=int(os.environ.get("TRELLIS_FUZZ", "1")))
 settings.load_profile("fuzz" if "TRELLIS_FUZZ" in os.environ else "patient")
+
+
+# Tests wait for the tables of the index again and again, and each stop of a gateway does; 0.1 s each is minutes.
+index.GATHER_SECONDS = 0.002
 
 
 class Toy:
