@@ -14,12 +14,13 @@ from adapters import ADAPTERS
 from gateway.commands import backup, explain, health, keys, messaging, operate, tail
 from gateway.commands.bench import bench
 from gateway.commands.certificates import dev_cert
-from gateway.commands.common import CommandError, ConfigFile, Data, load_settings, paint, registry, say
+from gateway.commands.common import ConfigFile, Data, load_settings, paint, registry, say
 from gateway.commands.demo import demo
 from gateway.commands.links import links
 from gateway.commands.pipeline import pipeline
 from gateway.commands.status import status
 from gateway.commands.top import top
+from gateway.core.errors import OperatorError
 
 from .config import load
 
@@ -39,7 +40,7 @@ def main() -> None:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # typeshed: TextIO, in fact a wrapper
     try:
         app()
-    except CommandError as error:
+    except OperatorError as error:
         fail(str(error))
     except OSError as error:  # of a file or a folder that a command was given
         fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None))
@@ -93,17 +94,13 @@ def serve(
       trellis serve --config /etc/trellis.toml --log-format json
       trellis serve --host 0.0.0.0 --tls-cert certs/cert.pem --tls-key certs/key.pem
     """
-    from .runtime import DataDirectoryInUse
-    from .service import CannotStart, run
+    from .service import run
 
     flags = {"host": host, "port": port, "sprout.port": sprout_port, "sprout.tls_port": sprout_tls_port, "data": data}
     flags |= {"tls_cert": tls_cert, "tls_key": tls_key, "loop": loop, "log_format": log_format}
     flags |= {"open_to_all": open_to_all or None}
     settings = load_settings(context, config, flags)
-    try:
-        run(settings, partial(load, registry(context), config, flags), adopt=adopt)
-    except (CannotStart, DataDirectoryInUse) as error:
-        raise CommandError(str(error)) from None
+    run(settings, partial(load, registry(context), config, flags), adopt=adopt)
 
 
 for command in (demo, messaging.publish, tail.tail, messaging.direct, messaging.channels, messaging.peers):

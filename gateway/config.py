@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gateway.core.errors import OperatorError
+
 from .adapter import Adapter
 from .settings import PREFIX, Settings, settings_model
 from .settings_validation import validate_settings
@@ -20,7 +22,7 @@ from .settings_validation import validate_settings
 OTHERS = frozenset({"TRELLIS_URL", "TRELLIS_KEY", "TRELLIS_FUZZ", "TRELLIS_SOAK", "TRELLIS_REQUIRE_INTEROP"})
 
 
-class BadConfiguration(Exception):
+class BadConfiguration(OperatorError):
     """The configuration cannot be used; `faults` has one line for each reason, with its key."""
 
     def __init__(self, faults: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from gateway.core.budget import Budget, Holder
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels, valid_name
 from gateway.core.contracts import Policies
+from gateway.core.errors import OperatorError
 from gateway.core.message import MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.read_pacer import ReadPacer
@@ -56,7 +57,7 @@ MEMORY_SHARE = 4  # peers together may use 1/4 of the memory of the machine or c
 logger = structlog.get_logger("trellis")
 
 
-class DataDirectoryInUse(Exception):
+class DataDirectoryInUse(OperatorError):
     """Another gateway uses this data directory."""
 
 

@@ -19,8 +19,8 @@ import anyio
 import uvicorn
 from fastapi import FastAPI
 
-from gateway.access.auth import SecretFileError
 from gateway.access.origins import is_local
+from gateway.core.errors import OperatorError
 from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
@@ -30,7 +30,6 @@ from .app import create_app
 from .reload import on_hangup
 from .runtime import Gateway
 from .settings import Settings
-from .tracing import TracingUnavailable
 from .welcome import welcome
 
 if TYPE_CHECKING:
@@ -47,12 +46,12 @@ STOP_SECONDS = 5  # for connections to end after `goodbye`
 SWITCH_SECONDS = 0.00025
 
 
-class CannotStart(Exception):
+class CannotStart(OperatorError):
     """The service cannot start; the text says why, and what to do about it."""
 
 
 def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adopt: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT; raise `CannotStart` if that is impossible.
+    """Serve until SIGTERM or SIGINT; raise an `OperatorError` if that is impossible.
 
     *again* reads the configuration at each SIGHUP; without it, only keys and certificates are read again. With *adopt*
     a log that another gateway began is served as this gateway's own, from now on.
@@ -66,8 +65,8 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adop
         try:
             _check_origin(settings, adopt=adopt)
             app = create_app(settings)
-        except (SecretFileError, TracingUnavailable) as error:
-            raise CannotStart(str(error)) from None
+        except OperatorError:
+            raise
         except (OSError, ValueError) as error:
             raise CannotStart(f"{settings.data} cannot be used: {error}; choose another with --data") from None
         _check_reach(app, settings)

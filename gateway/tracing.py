@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.core.bus import Bus
+from gateway.core.errors import OperatorError
 from gateway.core.member import Member
 from gateway.core.message import Message
 
@@ -28,7 +29,7 @@ MAX_WAITING = 4096  # spans that wait to be sent
 SEND_SECONDS = 2  # for the collector to take a batch; a stop waits for the last one
 
 
-class TracingUnavailable(Exception):
+class TracingUnavailable(OperatorError):
     """Traces cannot be sent; the text says why."""
 
 

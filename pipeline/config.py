@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gateway.core.errors import OperatorError
+
 BATCH_BYTES = 256 << 20  # of segments that become one batch, unless one alone has more
 BATCH_SEGMENTS = 2_000
 HEAP_MEGABYTES = 1024
@@ -17,7 +19,7 @@ FORMAT_FILE = "_warehouse.json"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
-class BadOption(ValueError):
+class BadOption(OperatorError, ValueError):
     """An option is not valid; the text names it."""
 
 

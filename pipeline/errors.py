@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from gateway.core.errors import OperatorError
 
-class PipelineError(Exception):
+
+class PipelineError(OperatorError):
     """A job cannot continue; the text says why, and what the operator can do."""
 
 

@@ -6,15 +6,16 @@ import sys
 
 import typer
 
-from gateway.commands.common import CommandError, say
+from gateway.commands.common import say
 from gateway.commands.pipeline import pipeline
+from gateway.core.errors import OperatorError
 
 
 def main() -> None:
     """Run the job that the command line names."""
     try:
         typer.run(pipeline)
-    except CommandError as error:
+    except OperatorError as error:
         say(f"trellis: {error}")
         sys.exit(1)
 

@@ -14,7 +14,7 @@ from adapters.sprout.forest import openpgp
 from adapters.sprout.forest.forest import NodeError, decode, node_id, sign_identity
 from adapters.sprout.forest.validate import validate
 from adapters.sprout.mint.keyfile import KEY_FILE, read_key
-from gateway.access.auth import SecretFileError, read_secret, write_secret
+from gateway.access.auth import read_secret, write_secret
 from gateway.commands.common import AsJson, CommandError, ConfigFile, Data, data_directory, fields, say, show
 from gateway.commands.remote import DEFAULT_URL, Key, Remote, Url
 
@@ -37,11 +37,8 @@ def show_identity(
       trellis identity show
     """
     keys = data_directory(context, config, data) / "keys"
-    try:
-        key = read_key(keys / KEY_FILE)
-        gateway = None if key is None else json.loads(read_secret(keys / "gateway.json"))["id"]
-    except SecretFileError as error:
-        raise CommandError(str(error)) from None
+    key = read_key(keys / KEY_FILE)
+    gateway = None if key is None else json.loads(read_secret(keys / "gateway.json"))["id"]
     if key is None:
         raise CommandError(f"no gateway has run with {keys.parent} yet; `trellis serve` makes its identity")
     name = f"Trellis {gateway}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gateway.core.errors import OperatorError
 
-class SecretFileError(ValueError):
+
+class SecretFileError(OperatorError, ValueError):
     """A secret file cannot be used; the message says which, why, and what to do about it."""
 
 

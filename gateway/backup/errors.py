@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.core.errors import OperatorError
 
-class BackupError(Exception):
+
+class BackupError(OperatorError):
     """A backup cannot be made, read or restored; the text says why, and where in the file."""

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from gateway import machine
-from gateway.access.auth import SecretFileError, read_secret
+from gateway.access.auth import read_secret
 from gateway.backup import bundle, restoring, snapshot
 from gateway.backup.errors import BackupError
 from gateway.backup.manifest import Manifest
@@ -60,8 +60,6 @@ def backup(
     machine.raise_descriptors()
     try:
         manifest = _write(file.absolute(), settings, _outside(settings, config), passphrase, index=index)
-    except BackupError as error:
-        raise CommandError(str(error)) from None
     except (OSError, sqlite3.Error, ValueError, KeyError) as error:
         raise CommandError(f"the backup failed: {error}") from None
     typer.echo(_summary(manifest))
@@ -89,8 +87,6 @@ def restore(
     ask = partial(_passphrase, passphrase_file, again=False)
     try:
         manifest = bundle.read(file, ask, bundle.skip) if check else restoring.restore(file, directory, ask)
-    except BackupError as error:
-        raise CommandError(str(error)) from None
     except OSError as error:
         raise CommandError(f"{error.filename or file}: {error.strerror}") from None
     typer.echo(_summary(manifest))
@@ -147,7 +143,7 @@ def _passphrase(file: Path | None, *, again: bool) -> str:
         return found
     try:
         found = read_secret(file).decode().partition("\n")[0].rstrip("\r")
-    except (SecretFileError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise CommandError(str(error)) from None
     if not found:
         raise CommandError(f"{file} has no passphrase in its first line")

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gateway.access.auth import SecretFileError, read_secret, write_secret
+from gateway.access.auth import read_secret, write_secret
 
 from .common import AsJson, CommandError, fields, say, show
 
@@ -104,11 +104,10 @@ def _authority(certificate: Path, key: Path) -> Issuer:
         made = _issue("Trellis development authority", (), AUTHORITY_DAYS, None)
         _write(made, certificate, key)
         return made
+    secret = read_secret(key)
     try:
-        found = load_pem_private_key(read_secret(key), None)
+        found = load_pem_private_key(secret, None)
         issuer = x509.load_pem_x509_certificate(certificate.read_bytes())
-    except SecretFileError as error:
-        raise CommandError(str(error)) from None
     except (ValueError, TypeError) as error:
         raise CommandError(f"{certificate} and {key} are not an authority ({error}); move them away") from None
     if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != issuer.public_key():

@@ -13,6 +13,7 @@ import typer
 
 from gateway import config
 from gateway.adapter import Adapter
+from gateway.core.errors import OperatorError
 from gateway.settings import Settings
 
 Adapters = Sequence[type[Adapter]]
@@ -21,7 +22,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 Data = Annotated[Path | None, typer.Option("--data", help="Where everything is kept.  [default: trellis-data]")]
 
 
-class CommandError(Exception):
+class CommandError(OperatorError):
     """A command failed with exit code 1; the text says why, and what to do about it."""
 
 

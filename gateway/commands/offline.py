@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
 from gateway import logs
-from gateway.access.auth import SecretFileError
-from gateway.runtime import DataDirectoryInUse, Gateway
+from gateway.runtime import Gateway
 from gateway.settings import Settings
 
 from .common import Adapters, CommandError
@@ -49,12 +48,9 @@ class OfflineGateway:
 
 @contextmanager
 def open_offline(settings: Settings, adapters: Adapters) -> Iterator[OfflineGateway]:
-    """Open the data directory of *settings* without a server; raise `CommandError` if a gateway runs there."""
+    """Open the data directory of *settings* without a server; raise `DataDirectoryInUse` if one runs there."""
     logs.configure(settings.log_format, settings.log_level)
-    try:
-        here = OfflineGateway(settings, adapters)
-    except (DataDirectoryInUse, SecretFileError) as error:
-        raise CommandError(str(error)) from None
+    here = OfflineGateway(settings, adapters)
     try:
         yield here
         here.wait_until_idle()

@@ -167,14 +167,11 @@ def _publish_again(settings: Settings, adapters: Adapters, files: list[Path], st
 
 def _import_files(context: typer.Context, files: list[Path], data: Path | None, config: Path | None) -> None:
     from gateway.identity import foreign_origin  # the other commands start faster without them
-    from gateway.runtime import DataDirectoryInUse, clock, lock
+    from gateway.runtime import clock, lock
 
     directory = data_directory(context, config, data)
     permissions.make_directory(directory)
-    try:
-        taken = lock(directory)
-    except DataDirectoryInUse as error:
-        raise CommandError(str(error)) from None
+    taken = lock(directory)
     try:
         report = importing.import_log(_lines(files), directory, clock(), _check(registry(context)))
     finally:

@@ -1,8 +1,8 @@
-"""Two families of errors that a peer can cause; everything else is a bug.
+"""Two families of errors that a peer can cause, and one for operators; everything else is a bug.
 
 A `RequestError` refuses one request: it is answered with the protocol's own error, and the connection stays open. A
 `ProtocolError` means that the framing is lost: a last answer is queued, then the connection ends. Attributes carry what
-the wire needs; adapters turn them into their own form.
+the wire needs; adapters turn them into their own form. An `OperatorError` ends a command.
 """
 
 from __future__ import annotations
@@ -71,3 +71,7 @@ class Throttled(RequestError):
 
 class ProtocolError(Exception):
     """The peer broke its protocol beyond repair; the connection ends."""
+
+
+class OperatorError(Exception):
+    """An operator can correct this; the text says what is wrong and, where it is not obvious, what to do about it."""

@@ -32,16 +32,22 @@ from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
 from adapters import ADAPTERS
+from gateway import cli
 from gateway.access.auth import KeyFile
+from gateway.access.secretfile import SecretFileError
+from gateway.backup.errors import BackupError
 from gateway.cli import app
 from gateway.client.bulk import LINES
 from gateway.client.transport import path_of
 from gateway.clients import SproutClient
 from gateway.commands.arbor_author import ArborAuthor
-from gateway.commands.common import CommandError, table, visible
+from gateway.commands.common import table, visible
 from gateway.commands.operate import toml_lines
 from gateway.config import load
+from gateway.core.errors import OperatorError
 from gateway.core.message import Message
+from gateway.runtime import DataDirectoryInUse
+from gateway.service import CannotStart
 from gateway.storage.record import decode, encode
 from gateway.welcome import lines_to_try, prefix, reachable
 from tests.server import Server
@@ -58,7 +64,7 @@ def trellis(*arguments: str, stdin: str = "", **environment: str) -> Done:
     """Run the command in this process, which is quicker; its environment is nothing but what is given."""
     ours: dict[str, str | None] = {name: None for name in os.environ if name.startswith("TRELLIS_")}
     result = CliRunner().invoke(app, arguments, input=stdin, env=ours | environment)
-    if isinstance(result.exception, CommandError):
+    if isinstance(result.exception, OperatorError):
         return Done(arguments, 1, result.stdout, f"{result.stderr}trellis: {result.exception}\n")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     return Done(arguments, result.exit_code, result.stdout, result.stderr)
@@ -682,8 +688,21 @@ def test_an_identity_whose_files_cannot_be_written_is_not_made(tmp_path: Path) -
     (tmp_path / "file").touch()
     for name, folder in (("ada", "file"), ("x" * 256, ".")):
         done = CliRunner().invoke(app, ["identity", "new", name, "--folder", str(tmp_path / folder)])
-        assert isinstance(done.exception, CommandError)
+        assert isinstance(done.exception, OperatorError)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("kind", [CannotStart, DataDirectoryInUse, SecretFileError, BackupError])
+def test_an_error_for_operators_ends_a_command_with_its_text(
+    kind: type[OperatorError], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise kind("why it failed")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert capsys.readouterr().err == "trellis: why it failed\n"
 
 
 # Serve

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gateway import identity
 from gateway.access.secretfile import read_secret
 from gateway.cli import app
-from gateway.commands.common import CommandError
+from gateway.core.errors import OperatorError
 from gateway.storage.record import Fact, encode
 from tests.server import Server
 
@@ -42,7 +42,7 @@ def test_a_log_of_another_gateway_is_refused_until_it_is_adopted(
     imported = run(app, ["import", str(tmp_path / "log"), "--data", str(tmp_path / "second")])
     assert "needs --adopt" in imported.output
     refused = run(app, ["serve", "--data", str(tmp_path / "second"), "--port", "0"])
-    assert isinstance(refused.exception, CommandError)
+    assert isinstance(refused.exception, OperatorError)
     assert re.search(rf"another gateway \({first}\) began the log.*--adopt", str(refused.exception))
     assert not (tmp_path / "second/keys/gateway.json").exists(), "nothing was made"
     with Server(tmp_path / "second", "--adopt") as server:

@@ -15,7 +15,7 @@ from adapters.sprout.forest.forest import decode, node_id, sign_identity
 from adapters.sprout.grove import Flaw, export_grove, import_grove, scan_grove
 from adapters.sprout.wire import base64url
 from gateway.cli import app
-from gateway.commands.common import CommandError
+from gateway.core.errors import OperatorError
 from tests.adapters.sprout.store.test_lineage import load
 
 
@@ -165,7 +165,7 @@ def test_parents_and_authors_come_first(alice: Any, bob: Any, tmp_path: Path) ->
 
 def trellis(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, arguments)
-    if isinstance(result.exception, CommandError):
+    if isinstance(result.exception, OperatorError):
         return 1, result.output + str(result.exception)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     return result.exit_code, result.output

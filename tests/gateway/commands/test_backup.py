@@ -22,7 +22,7 @@ from gateway.backup import age
 from gateway.cli import app
 from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
-from gateway.commands.common import CommandError
+from gateway.core.errors import OperatorError
 from gateway.storage.tables import META_VALUE
 from tests.server import Server
 
@@ -36,7 +36,7 @@ ROUNDS = 8  # of messages on every protocol before the backup begins; the load g
 
 
 def trellis(*arguments: str | Path, stdin: str = "") -> str:
-    """Run the command in this process; its output. Raises `CommandError` if it fails."""
+    """Run the command in this process; its output. Raises `OperatorError` if it fails."""
     result = CliRunner().invoke(app, [str(each) for each in arguments], input=stdin)
     if result.exception is not None:
         raise result.exception
@@ -186,7 +186,7 @@ def test_a_backup_is_encrypted_on_request_and_has_the_index_by_choice(
             ((applied,),) = index.execute(META_VALUE, ("applied",))
         log = trellis("export", "--data", copy).splitlines()
         assert 0 < applied <= json.loads(log[-2])["seq"], "it is not ahead of the log"
-    with pytest.raises(CommandError, match="the passphrase is wrong"):
+    with pytest.raises(OperatorError, match="the passphrase is wrong"):
         trellis("restore", tmp_path / "sealed", "--data", tmp_path / "none", stdin="battery staple\n")
     assert not (tmp_path / "none").exists()
 
@@ -198,17 +198,17 @@ def test_a_passphrase_is_never_an_argument_and_its_file_is_secret(tmp_path: Path
     file = tmp_path / "passphrase"
     file.write_text("psst\n")
     file.chmod(0o644)
-    with pytest.raises(CommandError, match="chmod 600"):
+    with pytest.raises(OperatorError, match="chmod 600"):
         trellis("backup", tmp_path / "backup", "--data", tmp_path, "--passphrase-file", file)
 
 
 def test_what_cannot_be_backed_up_is_said_and_nothing_is_left(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="no gateway has run with"):
+    with pytest.raises(OperatorError, match="no gateway has run with"):
         trellis("backup", tmp_path / "backup", "--data", tmp_path / "none")
     (tmp_path / "there").touch()
-    with pytest.raises(CommandError, match="exists already"):
+    with pytest.raises(OperatorError, match="exists already"):
         trellis("backup", tmp_path / "there", "--data", tmp_path / "none")
-    with pytest.raises(CommandError, match="No such file"):
+    with pytest.raises(OperatorError, match="No such file"):
         trellis("restore", tmp_path / "missing", "--data", tmp_path / "none")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there"]
     assert os.environ.get("TRELLIS_PASSPHRASE") is None

@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 
 from adapters import ADAPTERS
 from gateway.cli import app
-from gateway.commands.common import CommandError
 from gateway.config import BadConfiguration, load
+from gateway.core.errors import OperatorError
 from tests.server import Server
 
 
 def dev_cert(folder: Path, *arguments: str) -> int:
     result = CliRunner().invoke(app, ["dev-cert", "--folder", str(folder), *arguments])
-    if isinstance(result.exception, CommandError):
+    if isinstance(result.exception, OperatorError):
         return 1
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     return result.exit_code
@@ -69,7 +69,7 @@ def test_the_commands_say_how_its_authority_is_trusted(tmp_path: Path, monkeypat
     with Server(tmp_path / "data", *files, "--sprout-tls-port", "0") as server:
         command = ["community", "new", "lobby", "--gateway", f"https://{server.http}"]
         refused = CliRunner().invoke(app, command)
-        assert isinstance(refused.exception, CommandError)
+        assert isinstance(refused.exception, OperatorError)
         assert "SSL_CERT_FILE" in str(refused.exception)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
         assert "SHA512_B32__" in CliRunner().invoke(app, command).stdout
