@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any
 
@@ -21,7 +19,6 @@ from gateway.core.budget import Budget, Holder
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels, valid_name
 from gateway.core.contracts import Policies
-from gateway.core.errors import OperatorError
 from gateway.core.message import MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.read_pacer import ReadPacer
@@ -43,6 +40,7 @@ from .access_log import AccessLog
 from .adapter import Adapter, Services
 from .admission import Admission
 from .certificate import Certificate
+from .data_lock import lock
 from .fact_cache import GatewayFactCache
 from .metrics import Metrics
 from .proxies import TrustedProxies
@@ -55,10 +53,6 @@ DAY = 1440 * MINUTE
 MEMORY_SHARE = 4  # peers together may use 1/4 of the memory of the machine or container
 
 logger = structlog.get_logger("trellis")
-
-
-class DataDirectoryInUse(OperatorError):
-    """Another gateway uses this data directory."""
 
 
 def clock() -> int:
@@ -388,14 +382,3 @@ def retention_limits(settings: Settings) -> RetentionLimits:
 def peer_memory_bytes(settings: Settings) -> int:
     """The memory in bytes that all peers together may use."""
     return settings.limits.memory or machine.memory() // MEMORY_SHARE
-
-
-def lock(data: Path) -> int:
-    """Lock the data directory until the returned descriptor is closed; raises `DataDirectoryInUse` if it is locked."""
-    descriptor = os.open(data / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise DataDirectoryInUse(f"{data} is in use by another gateway; stop it or choose another --data") from None
-    return descriptor

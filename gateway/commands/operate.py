@@ -13,6 +13,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from gateway.data_lock import lock
 from gateway.settings import Settings
 from gateway.storage import archive, importing, permissions
 from gateway.storage.layout import BEYOND_ALL
@@ -167,7 +168,7 @@ def _publish_again(settings: Settings, adapters: Adapters, files: list[Path], st
 
 def _import_files(context: typer.Context, files: list[Path], data: Path | None, config: Path | None) -> None:
     from gateway.identity import foreign_origin  # the other commands start faster without them
-    from gateway.runtime import clock, lock
+    from gateway.runtime import clock
 
     directory = data_directory(context, config, data)
     permissions.make_directory(directory)

@@ -46,7 +46,7 @@ from gateway.commands.operate import toml_lines
 from gateway.config import load
 from gateway.core.errors import OperatorError
 from gateway.core.message import Message
-from gateway.runtime import DataDirectoryInUse
+from gateway.data_lock import DataDirectoryInUse
 from gateway.service import CannotStart
 from gateway.storage.record import decode, encode
 from gateway.welcome import lines_to_try, prefix, reachable
