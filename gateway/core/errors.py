@@ -20,11 +20,21 @@ class NotSubscribed(RequestError):
     """The session does not listen to this channel."""
 
 
+VERBS = {  # of rights, in words
+    "subscribe": "subscribe to",
+    "publish": "publish on",
+    "direct": "send direct messages on",
+    "history": "read the history of",
+    "admin": "administer",
+}
+
+
 class Forbidden(RequestError):
     """The principal has no right to do this."""
 
     def __init__(self, verb: str, channel: str) -> None:
-        super().__init__(f"not allowed to {verb} on {channel!r}")
+        everything = "the gateway" if verb == "admin" else "all channels"
+        super().__init__(f"not allowed to {VERBS[verb]} {repr(channel) if channel else everything}")
         self.verb = verb
         self.channel = channel
 

@@ -24,7 +24,7 @@ export function matrix() {
   );
   const element = h(
     "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Who hears whom" },
+    { class: "scroll", tabindex: 0, role: "group", "aria-label": "Who hears whom" },
     h(
       "table",
       { class: "matrix" },

@@ -24,7 +24,7 @@ const NEAR_END = 80; // px from the end within which the list follows new messag
 export function messageList(channel, reply) {
   /** @type {Map<string, {message: Message, element: HTMLElement, order: number}>} */
   const known = new Map();
-  const element = h("ol", { class: "messages", role: "log", "aria-label": "Messages", tabindex: 0 });
+  const element = h("div", { class: "messages", role: "log", "aria-label": "Messages", tabindex: 0 });
   const empty = h("p", { class: "hint" }, "Nothing has been said here yet.");
   const byThread = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox", id: "by-thread" }));
   const tools = h("p", { class: "choice" }, byThread, h("label", { for: "by-thread" }, "Group by thread"));
@@ -119,7 +119,7 @@ function draw(message, direct, reply) {
   const missed = message.undelivered.length ? h("span", { class: "hint" }, `did not fit ${message.undelivered.join(", ")}`) : null;
   const trace = `#/trace/${encodeURIComponent(message.channel)}/${encodeURIComponent(message.id)}`;
   return h(
-    "li",
+    "article",
     { class: direct ? "message direct" : "message", id: `m-${message.id}` },
     h("p", { class: "from" }, peerLink(message.sender), badge(message.sender.protocol), when, direct ? h("span", { class: "tag" }, "only to you") : null, missed),
     h("p", { class: "quote", hidden: true }),

@@ -22,7 +22,7 @@ export function table(caption, columns, key, empty = "None.") {
   const body = h("tbody");
   const element = h(
     "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
     h(
       "table",
       {},

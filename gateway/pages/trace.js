@@ -35,7 +35,8 @@ export async function show(place, parts, signal) {
     problem.element,
     section(
       "Trace a channel",
-      h("form", { class: "inline", submit }, labelled("Channel", field, "Needs a key with the right admin."), h("button", { type: "submit" }, "Trace for a minute")),
+      h("form", { class: "inline", submit }, labelled("Channel", field), h("button", { type: "submit" }, "Trace for a minute")),
+      h("p", { class: "hint" }, "This needs a key with the right admin."),
     ),
   );
   if (channel) await showChannel(place, channel, problem, signal);
@@ -104,7 +105,7 @@ async function showMessage(place, channel, id, signal) {
       { title: "Step", cell: (/** @type {any} */ row) => row.what },
       { title: "Peer", cell: (row) => row.who },
       { title: "When", cell: (row) => row.note, numeric: true },
-      { title: "", cell: (row) => ruler(row, span), minor: true },
+      { title: "Span", cell: (row) => ruler(row, span), minor: true },
     ],
     (row) => row.key,
   );

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ FLAGS = ("--no-sandbox", "--disable-background-networking")
 WAIT = 20.0  # seconds for anything that a page does
 SECONDS = 100  # for a scenario
 WIDE, NARROW = (1280, 900), (390, 844)
-SHOTS = os.environ.get("SCREENSHOTS")  # a folder for what `Visitors.shoot` saves
+SHOTS = os.environ.get("SCREENSHOTS")  # a folder for screenshots
+VIEWS = ((WIDE, False), (NARROW, True)) if SHOTS is None else tuple(product((WIDE, NARROW), (False, True)))
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 
@@ -65,10 +67,14 @@ class Visitors:
             await context.close()
 
 
-async def look(page: Page, width: tuple[int, int], dark: bool) -> None:
-    """Show *page* at a width, in the light or the dark."""
-    await page.set_viewport_size({"width": width[0], "height": width[1]})
-    await page.emulate_media(color_scheme="dark" if dark else "light")
+async def inspect(page: Page, name: str) -> None:
+    """Look at *page*, wide and narrow, in the light and the dark: axe-core finds nothing, and nothing is cut off."""
+    for (width, height), dark in VIEWS:
+        await page.set_viewport_size({"width": width, "height": height})
+        await page.emulate_media(color_scheme="dark" if dark else "light")
+        assert (width, dark, await violations(page)) == (width, dark, [])
+        assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        await shoot(page, f"{name}-{width}-{'dark' if dark else 'light'}")
 
 
 async def shoot(page: Page, name: str) -> None:
@@ -84,11 +90,6 @@ async def violations(page: Page) -> list[Any]:
     script = "rules => axe.run({ runOnly: rules, resultTypes: ['violations'] })"
     found = (await page.evaluate(script, list(RULES)))["violations"]
     return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
-
-
-async def overflow(page: Page) -> int:
-    """The pixels by which *page* is wider than its window."""
-    return int(await page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.arbor import arbor, community, require_arbor
-from tests.browser.conftest import NARROW, WIDE, Visitors, look, overflow, shoot, violations
+from tests.browser.conftest import Visitors, inspect
 from tests.server import Server
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -41,12 +41,7 @@ def test_it_chats_with_an_arbor_client(visitors: Visitors, server: Server) -> No
             await expect(page.locator("#messages p")).to_have_text(
                 ["somebody (rest) hello from a web page", "ada (sprout) hello from Arbor"]
             )
-            for width, place in ((WIDE, 1280), (NARROW, 390)):
-                for dark in (False, True):
-                    await look(page, width, dark)
-                    assert await violations(page) == []
-                    assert await overflow(page) <= 0
-                    await shoot(page, f"chat-{place}-{'dark' if dark else 'light'}")
+            await inspect(page, "chat")
 
     visitors.run(scenario)
 
