@@ -54,6 +54,17 @@ class TrustedProxies:
             address = hops.pop()
         return address
 
+    def told(self, scope: Scope) -> Scope:
+        """Return *scope* with the client and the scheme that a proxy tells, if the request comes from one."""
+        client = scope.get("client")
+        if not self._networks or scope["type"] not in SCHEMES or not client or not self.trusts(client[0]):
+            return scope
+        headers = scope["headers"]
+        forwarded = ",".join(value.decode("latin-1") for name, value in headers if name == FORWARDED_FOR)
+        told = next((value.decode("latin-1").strip() for name, value in headers if name == FORWARDED_PROTO), "")
+        scheme = SCHEMES[scope["type"]].get(told, scope.get("scheme"))
+        return {**scope, "client": (self.origin(client[0], forwarded), client[1]), "scheme": scheme}
+
 
 class ForwardedHeaders:
     """ASGI middleware: the client and the scheme of a request as a trusted proxy tells them."""
@@ -64,14 +75,7 @@ class ForwardedHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
-        client = scope.get("client")
-        if scope["type"] in SCHEMES and client and self._proxies.trusts(client[0]):
-            headers = scope["headers"]
-            forwarded = ",".join(value.decode("latin-1") for name, value in headers if name == FORWARDED_FOR)
-            told = next((value.decode("latin-1").strip() for name, value in headers if name == FORWARDED_PROTO), "")
-            scheme = SCHEMES[scope["type"]].get(told, scope.get("scheme"))
-            scope = {**scope, "client": (self._proxies.origin(client[0], forwarded), client[1]), "scheme": scheme}
-        await self._app(scope, receive, send)
+        await self._app(self._proxies.told(scope), receive, send)
 
 
 def _address(text: str) -> str:

@@ -7,7 +7,7 @@ that FastAPI finds, and bugs. `gateway.http.problem_types` has the table of all 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -33,6 +33,9 @@ from gateway.core.message import REST
 from .bodies import BodyRefused, network_of
 from .kit import BODY_CUT_OFF, INTERNAL_ERROR, report_bug, retry_after
 from .problem_types import CODE_OF_STATUS, PROBLEM_TYPES, uri
+
+if TYPE_CHECKING:
+    from gateway.metrics import Metrics
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -140,14 +143,20 @@ async def handle_errors(handler: Handler, request: Request) -> Response:
     try:
         return await handler(request)
     except Exception as error:
-        problem = _problem(error, request)
-        error.__traceback__ = None  # breaks a cycle that would keep its frames, and the body, until a collection
-    details = {"method": request.method, "path": request.url.path, "why": problem.detail}
-    request.app.state.gateway.metrics.refused(REST, str(problem.status), network=network_of(request), **details)
+        problem = refusal(error, request, request.app.state.gateway.metrics)
     return problem_response(problem)
 
 
-def _problem(error: Exception, request: Request) -> Problem:
+def refusal(error: Exception, request: Request, metrics: Metrics) -> Problem:
+    """Return the problem that *error* is for the client, and count it."""
+    problem = _problem(error, request, metrics)
+    error.__traceback__ = None  # breaks a cycle that would keep its frames, and the body, until a collection
+    details = {"method": request.method, "path": request.url.path, "why": problem.detail}
+    metrics.refused(REST, str(problem.status), network=network_of(request), **details)
+    return problem
+
+
+def _problem(error: Exception, request: Request, metrics: Metrics) -> Problem:
     match error:
         case RequestError():
             return problem_of(error)
@@ -157,7 +166,7 @@ def _problem(error: Exception, request: Request) -> Problem:
             return problem_of_status(error.status_code, error.detail, error.headers)
         case ClientDisconnect():
             return Problem("body-cut-off", BODY_CUT_OFF)
-    report_bug(error, request, request.app.state.gateway.metrics)
+    report_bug(error, request, metrics)
     return Problem("internal-error", INTERNAL_ERROR)
 
 

@@ -1,18 +1,20 @@
-"""`POST .../messages`: publishes one message, and answers once it is on disk."""
+"""`POST .../messages`: what is checked before a message is published, and publishing it."""
 
 from __future__ import annotations
 
 import anyio.to_thread
+from fastapi import Request
 
 from gateway.core.contracts import Receipt
 from gateway.core.errors import Conflict
 from gateway.core.jsontext import dumps
 from gateway.core.message import REST, Message
+from gateway.runtime import Gateway
 
 from . import views
 from .bodies import SHORT_BODY
 from .callers import Caller
-from .media import ParsedContent, Reader, parse_content
+from .media import ParsedContent, Reader, content_reader, is_ndjson, parse_content
 from .problems import Problem
 
 MAX_KEY = 512  # characters of an Idempotency-Key
@@ -20,11 +22,38 @@ MAX_KEY = 512  # characters of an Idempotency-Key
 
 async def parse_request_content(caller: Caller, body: bytes, read: Reader = parse_content) -> ParsedContent:
     """Parse the *body* that *caller* sent; a long one in a thread, which needs a turn (`bodies.turn_queue`)."""
+    if len(body) <= SHORT_BODY:
+        return parse_short(caller, body, read)
     try:
-        return read(body) if len(body) <= SHORT_BODY else await anyio.to_thread.run_sync(read, body)
+        return await anyio.to_thread.run_sync(read, body)
     except Problem:
         caller.charge_malformed(len(body))
         raise
+
+
+def parse_short(caller: Caller, body: bytes, read: Reader) -> ParsedContent:
+    """Parse a short *body* that *caller* sent, which is charged if it is malformed."""
+    try:
+        return read(body)
+    except Problem:
+        caller.charge_malformed(len(body))
+        raise
+
+
+def begin(gateway: Gateway, request: Request, segment: str) -> tuple[Publisher, Reader | None]:
+    """Check all of *request* but its body; *segment* of its path names the channel.
+
+    Return the publisher, and what reads the body, None for a message on each line. Raises `RequestError`.
+    """
+    headers = request.headers
+    caller = Caller(gateway, request)
+    content_type = headers.get("content-type")
+    lines = is_ndjson(content_type)
+    channel = caller.resolve_channel("publish", segment, paced=not lines)
+    publisher = Publisher(caller, channel, headers.get("idempotency-key"))
+    if not lines or gateway.log.failing is not None:  # lines wait for a disk that is merely slow
+        gateway.bus.check_log()
+    return publisher, None if lines else content_reader(content_type)
 
 
 class Publisher:

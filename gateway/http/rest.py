@@ -22,9 +22,9 @@ from .bulk import BulkResponse
 from .callers import Caller, admit_request, path_segment
 from .events import open_stream
 from .kit import wait_until_accepted, wait_until_synced
-from .media import MAX_CONTENT, NDJSON, TEXT, content_reader, is_ndjson
+from .media import MAX_CONTENT, NDJSON, TEXT, content_reader
 from .problems import Problem
-from .publish import Publisher, parse_request_content
+from .publish import begin, parse_request_content
 from .routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
 from .searches import Searches
 from .selection import Selection, parse_selection
@@ -102,19 +102,11 @@ class Rest:
         on disk. For lines it has one result each, in order, while the body is
         still being sent: read the results as you write. The result of a refused line is its problem.
         """
-        headers = request.headers
-        caller = Caller(self.gateway, request)
-        content_type = headers.get("content-type")
-        lines = is_ndjson(content_type)
-        channel = caller.resolve_channel("publish", request.path_params["channel"], paced=not lines)
-        publisher = Publisher(caller, channel, headers.get("idempotency-key"))
-        if not lines or self.gateway.log.failing is not None:  # lines wait for a disk that is merely slow
-            self.gateway.bus.check_log()
-        if lines:
+        publisher, read = begin(self.gateway, request, request.path_params["channel"])
+        if read is None:
             return BulkResponse(publisher, request)
-        read = content_reader(content_type)
         async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
-            taken = publisher.publish(await parse_request_content(caller, body, read))
+            taken = publisher.publish(await parse_request_content(publisher.caller, body, read))
         await wait_until_accepted(self.gateway.bus, taken)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
 

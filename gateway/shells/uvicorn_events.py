@@ -6,7 +6,14 @@ write; on a connection of its own, a message costs a stream what it costs a WebS
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import MutableSet
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
 from gateway.core.outbox import Close
+from gateway.core.session import Session
 from gateway.http import events
 from gateway.http.streaming import LAST_CHUNK, chunk
 
@@ -27,3 +34,20 @@ class EventProtocol(Connection):
     def write_close(self, close: Close) -> None:
         """Write a comment that says why the stream ends, and the end of the response."""
         self.transport.write(chunk(events.comment(close.reason)) + LAST_CHUNK)
+
+
+def run_stream(
+    session: Session,
+    transport: asyncio.Transport,
+    flow: FlowControl,
+    loop: asyncio.AbstractEventLoop,
+    connections: MutableSet[Any],
+) -> None:
+    """Run *session* on *transport*, which uvicorn's *flow* controlled until now."""
+    connection = EventProtocol(loop, connections)
+    transport.set_protocol(connection)
+    connection.start(transport, session)
+    if flow.write_paused:
+        connection.pause_writing()
+    if flow.read_paused and not connection.reading_paused:
+        transport.resume_reading()

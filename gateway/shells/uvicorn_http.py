@@ -27,13 +27,12 @@ from .connection import half_close
 from .serve import LINGER_SECONDS
 from .steps import ObservedApp
 from .turns import Load, turns_of
-from .uvicorn_events import EventProtocol
-from .uvicorn_timeouts import TimedHttp
+from .uvicorn_direct import DirectHttp
+from .uvicorn_events import run_stream
 from .uvicorn_websocket import DetachedTransport
 
 if TYPE_CHECKING:
     from gateway.core.read_pacer import Penalty, ReadPacer
-    from gateway.runtime import Gateway
 
 MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
 MAX_PIPELINE = 4  # requests that wait for the one before them; later input stays unread
@@ -61,7 +60,7 @@ class _FlowControl(FlowControl):
             super().resume_reading()
 
 
-class FastHttp(TimedHttp):
+class FastHttp(DirectHttp):
     """uvicorn's protocol, with limits: to connections, to the time and size of a request's head, to what is kept.
 
     The admission of *gateway* counts the connections that are not handed over, and its budget the bytes that they hold.
@@ -70,7 +69,6 @@ class FastHttp(TimedHttp):
     requests are refused, it also waits until the time that they took is paid off (`gateway.core.read_pacer`).
     """
 
-    gateway: Gateway | None = None
     max_head = MAX_HEAD
     network = ""  # of the client, while the connection is counted
     _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`
@@ -84,9 +82,9 @@ class FastHttp(TimedHttp):
     _lingering = False  # the last response is written; further input is discarded
     _discarded = 0  # bytes discarded so far
     _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
-    _waiting: tuple[RequestResponseCycle, Any] | None = (
-        None  # the request that waits for its turn, with what answers it
-    )
+    _waiting: tuple[RequestResponseCycle, Any] | None = None  # the request that is answered next, by an application
+    _queued = False  # it waits for its turn
+    _parsing = False  # what is read is being parsed; a request is answered afterwards
     penalty: Penalty | None = None  # see `gateway.core.read_pacer`
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -175,7 +173,7 @@ class FastHttp(TimedHttp):
 
     def _parse(self, data: bytes) -> None:
         """Parse *data* in slices, as long as not too many requests wait for the one before them."""
-        at, begin = 0, perf_counter()
+        at, begin, self._parsing = 0, perf_counter(), True
         while at < len(data) and not self._ending and not self._upgraded:
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._postpone(data[at:])
@@ -185,7 +183,10 @@ class FastHttp(TimedHttp):
             end = at + max(HEAD_SLICE, size)
             self._parse_slice(data[at:end])
             at = end
+        self._parsing = False
         self.worked(perf_counter() - begin)
+        if self._waiting is not None and not self._queued:
+            self._start()
         idle = self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None
         if idle and not self._ending:
             self._start_head_timer()  # blank lines begin no request, but must not stop the timers
@@ -225,11 +226,12 @@ class FastHttp(TimedHttp):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Answer a request at once, or on a busy connection when its turn has come."""
-        self._waiting = cycle, ObservedApp(app, self)
-        if self.penalty is not None or self._load.busy:
+        """Answer a request as soon as what was read is parsed, or on a busy connection when its turn has come."""
+        self._waiting = cycle, app
+        self._queued = self.penalty is not None or self._load.busy
+        if self._queued:
             self._await_turn()
-        else:
+        elif not self._parsing:
             self._start()
 
     def _await_turn(self) -> None:
@@ -251,7 +253,12 @@ class FastHttp(TimedHttp):
     def _start(self) -> None:
         assert self._waiting is not None
         (self._answering, app), self._waiting = self._waiting, None
-        super()._start_asgi_task(self._answering, app)
+        begin = perf_counter()
+        if self.answers_directly(self._answering):
+            self.worked(perf_counter() - begin)
+        else:
+            observed: Any = ObservedApp(app, self)
+            super()._start_asgi_task(self._answering, observed)
 
     def _penalty_pause(self, seconds: float) -> float:
         """After so many *seconds* more of work: how long until what refusing its requests took is paid."""
@@ -303,16 +310,9 @@ class FastHttp(TimedHttp):
         self._unset_keepalive_if_required()
         self.connections.discard(self)
         self.parser = None  # type: ignore[assignment]  # it refers to this object
-        blocked, paused = self.flow.write_paused, self.flow.read_paused
         transport, self.transport = self.transport, DetachedTransport()
         self._answering.transport = self.transport
-        connection = EventProtocol(self.loop, self.connections)
-        transport.set_protocol(connection)
-        connection.start(transport, session)
-        if blocked:
-            connection.pause_writing()
-        if paused and not connection.reading_paused:
-            transport.resume_reading()
+        run_stream(session, transport, self.flow, self.loop, self.connections)
 
     # What is written
 

@@ -1,0 +1,78 @@
+"""`POST .../messages` with one short message, answered without an ASGI application.
+
+It is the most frequent request, and its way through a task, the middleware and the router takes three times as long as
+what it is there for (decision 64). A server that has the whole of a request asks `publish_segment` and lets
+`answer_publish` answer. Everything else is left to the application: lines, long bodies, pages of other origins.
+The checks are those of `gateway.http.publish`, and a property compares both ways.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from fastapi import Request
+from starlette.types import Scope
+
+from gateway.runtime import Gateway
+
+from . import views
+from .bodies import SHORT_BODY
+from .kit import outcome_unknown
+from .media import is_ndjson
+from .problems import MEDIA_TYPE, Problem, refusal
+from .publish import begin, parse_short
+
+_PATH: Final = re.compile(rb"/v1/channels/([^/]+)/messages")
+_OTHERS: Final = frozenset((b"origin", b"transfer-encoding", b"expect", b"upgrade"))  # headers that need more than this
+
+
+class Answer(NamedTuple):
+    """A whole response."""
+
+    status: int
+    media_type: str
+    body: bytes
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+def publish_segment(scope: Scope, size: int) -> str | None:
+    """Return the segment of the path that names the channel; None if the application has to answer.
+
+    *scope* is that of the request, whose body has *size* bytes.
+    """
+    if scope["method"] != "POST" or size > SHORT_BODY or (found := _PATH.fullmatch(scope["raw_path"])) is None:
+        return None
+    headers = dict(scope["headers"])
+    if len(headers) < len(scope["headers"]) or not _OTHERS.isdisjoint(headers):
+        return None
+    if is_ndjson(headers.get(b"content-type", b"").decode("latin-1")):
+        return None
+    return found[1].decode("latin-1")
+
+
+def answer_publish(gateway: Gateway, scope: Scope, segment: str, body: bytes, answer: Callable[[Answer], None]) -> None:
+    """Publish *body* on the channel that *segment* names; call *answer* once it is on disk, or refused."""
+    request = Request({**gateway.proxies.told(scope), "path": scope["raw_path"].decode("latin-1")})
+
+    def refuse(error: Exception) -> None:
+        answer(_answer_of(refusal(error, request, gateway.metrics)))
+
+    try:
+        publisher, read = begin(gateway, request, segment)
+        assert read is not None  # as it is no NDJSON
+        taken = publisher.publish(parse_short(publisher.caller, body, read))
+    except Exception as error:
+        refuse(error)
+        return
+    gateway.bus.acceptance.when_accepted(
+        taken,
+        lambda: answer(Answer(201, views.MEDIA_TYPE, publisher.answer(taken))),
+        lambda: refuse(outcome_unknown(gateway.log)),
+    )
+
+
+def _answer_of(problem: Problem) -> Answer:
+    return Answer(problem.status, MEDIA_TYPE, problem.body(), problem.headers)

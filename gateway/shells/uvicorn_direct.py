@@ -1,0 +1,59 @@
+"""uvicorn's HTTP protocol, which answers the most frequent request by itself (`gateway.http.direct`)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from gateway.http.direct import Answer, answer_publish, publish_segment
+
+from .uvicorn_timeouts import TimedHttp
+
+if TYPE_CHECKING:
+    from gateway.runtime import Gateway
+
+
+class DirectHttp(TimedHttp):
+    """A protocol that answers a short publish of *gateway* when it was read as a whole, without an application."""
+
+    gateway: Gateway | None = None
+
+    def answered(self, status: int) -> None:
+        """The answer to a request has *status*."""
+
+    def answers_directly(self, cycle: RequestResponseCycle) -> bool:
+        """Whether the request is answered here; if not, the application has to.
+
+        A client that does not read its answers is left to the application, which waits for it.
+        """
+        gateway = self.gateway
+        if gateway is None or cycle.more_body or self.flow.write_paused:
+            return False
+        segment = publish_segment(cycle.scope, len(cycle.body))  # type: ignore[arg-type]
+        if segment is None or gateway.tracing is not None:
+            return False
+        body, cycle.body = bytes(cycle.body), bytearray()
+        answer_publish(gateway, cycle.scope, segment, body, partial(self._write_answer, cycle))  # type: ignore[arg-type]
+        return True
+
+    def _write_answer(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+        """Write what uvicorn would, with the headers of the middleware."""
+        if cycle.disconnected or self.transport.is_closing():
+            return
+        assert self.gateway is not None
+        self.answered(answer.status)
+        head = [STATUS_LINE[answer.status]]
+        head += [b"%b: %b\r\n" % each for each in cycle.default_headers]
+        head += [f"{name.lower()}: {value}\r\n".encode("latin-1") for name, value in answer.headers.items()]
+        head.append(b"content-length: %d\r\ncontent-type: %b\r\n" % (len(answer.body), answer.media_type.encode()))
+        if cycle.keep_alive:
+            head.append(b"keep-alive: timeout=%d\r\n\r\n" % self.gateway.settings.limits.keep_alive_seconds)
+        else:
+            head.append(b"connection: close\r\n\r\n")
+        self.transport.write(b"".join((*head, answer.body)))
+        cycle.response_started = cycle.response_complete = True
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
