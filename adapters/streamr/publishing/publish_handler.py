@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from adapters.streamr.model.positions import PublisherPositions
 from adapters.streamr.model.stored import MessageRange
-from adapters.streamr.wire.ids import NAME
+from adapters.streamr.wire.ids import NAME, channel_of
 from adapters.streamr.wire.message import parse_message
 from adapters.streamr.wire.validation_errors import invalid_message
 from gateway.access.auth import KEY_PREFIX
@@ -20,7 +20,7 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 
 from .conversion import Ids, author_of, ids_of, to_bus_message
-from .validation import check, check_signature, is_late, is_signed, is_unambiguous
+from .validation import check, check_signature, is_late, is_signed, other_places
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
@@ -190,9 +190,24 @@ class PublishHandler:
         """Whether the position of *message* alone shows that it is no copy."""
         if not self.positions.beyond(channel, author_of(message), message.id[2:4]):
             return False
-        # Others could split an old signed text into fields in a new way, which gives it another position.
         own = message.id.publisher_id.lower() == requester.address
-        return own or not is_signed(message) or is_unambiguous(message)
+        return own or not is_signed(message) or self.is_unambiguous(message)
+
+    def is_unambiguous(self, message: StreamMessage) -> bool:
+        """Whether the signed text of *message* is not that of a message that was taken before with other fields.
+
+        Others could split an old signed text into fields in a new way, which gives it another position.
+        """
+        places = other_places(message, self._context.bus.clock())
+        return places is not None and all(self._is_unused(place, message) for place in places)
+
+    def _is_unused(self, place: tuple[str, int], message: StreamMessage) -> bool:
+        """Whether the publisher of *message* has published nothing at its time or later in the partition *place*."""
+        try:
+            channel = self._context.bus.channels.channel(NAME, channel_of(*place))
+        except RequestError:
+            return False
+        return self.positions.beyond(channel, author_of(message), message.id[2:4])
 
     def _newest_timestamp(self, channel: str) -> int:
         newest = next(self._context.services.index.newest(channel), None)

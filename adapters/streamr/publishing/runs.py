@@ -23,7 +23,7 @@ from gateway.core.message import Message, Peer
 
 from .conversion import author_of, ids_of, to_bus_message
 from .publish_handler import PublishHandler, Requester
-from .validation import check_signature, is_ahead, is_late, is_signed, is_unambiguous
+from .validation import check_signature, is_ahead, is_late, is_signed
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
@@ -150,6 +150,7 @@ class PublishRun:
             and not is_ahead(timestamp, self._now)
             and not (self._signed and self._handler.is_beyond_history(message))
             and bool(message.signature) is self._signed
+            and (not self._by_other or self._handler.is_unambiguous(message))
             and not (self._added and "inReplyTo" in message.content)  # its parent may be in the run
             and (not self._plain or jsontext.is_json(message.content))
         )
@@ -191,16 +192,13 @@ def _common_fields(request: PublishRequest) -> tuple[object, ...]:
 def _may_begin(context: Context, handler: PublishHandler, requester: RunRequester, request: PublishRequest) -> bool:
     """Whether a run may begin with *request*: a plain stream message whose fields are beyond doubt."""
     message, streams = request.message, context.streams
-    stream, publisher = message.id.stream_id, message.id.publisher_id.lower()
+    stream = message.id.stream_id
     if inbox_of(stream) is not None or key_exchange_address(stream) is not None or streams.decrypts(stream):
         return False
     if message.message_type != kinds.MESSAGE:
         return False
     if message.encryption_type == kinds.NONE and streams.rules(stream).require_encrypted_data:
         return False
-    if is_signed(message):
-        if publisher != requester.address and not is_unambiguous(message):
-            return False
-        if handler.is_gateway_publisher(message):
-            return False
+    if is_signed(message) and handler.is_gateway_publisher(message):
+        return False
     return not requester.adds_user(request)

@@ -17,6 +17,8 @@ from gateway.core.message import LATE_AFTER
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
 DIRECT_SKEW = DIRECT_ID_LIFETIME // 2  # ms, before and after: together, how long the bus remembers direct messages
+DIGITS = "0123456789"
+TIME_DIGITS = 13  # of a timestamp: a date from 2001 to 2286
 MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 
 # The message types that belong to a stream; the others belong to the key exchange.
@@ -103,15 +105,31 @@ def is_signed(message: StreamMessage) -> bool:
     return message.signature_type != kinds.UNSIGNED or bool(message.signature)
 
 
-def is_unambiguous(message: StreamMessage) -> bool:
-    """Whether the signed text of *message* determines its timestamp and sequence number.
+def other_places(message: StreamMessage, now: int) -> list[tuple[str, int]] | None:
+    """The other stream partitions whose message the signed text of *message* may be; None if those cannot be told.
 
-    The signed text joins the fields without separators. `0x` follows those two numbers, and the partition and the
-    stream id precede them; any other split would give a date far away. Legacy signatures do not cover the sequence
-    number.
+    The signed text joins the fields without separators: digits at the end of the stream id, the partition, the
+    timestamp and the sequence number, and then the `0x` of the publisher. The timestamp is certain if no other 13 of
+    these digits, with one for the partition before and one for the sequence number behind, are a time from 2001 until
+    *now* (ms). Then only the first digit of a partition may be the last of a stream id instead. Legacy signatures do
+    not cover the sequence number.
     """
-    stream, partition = message.id[:2]
-    return message.signature_type == kinds.ETH and partition < 10 and not stream[-1:].isdigit()
+    stream, partition, timestamp, sequence = message.id[:4]
+    time = str(timestamp)
+    if message.signature_type != kinds.ETH or len(time) != TIME_DIGITS:
+        return None
+    before = f"{stream[len(stream.rstrip(DIGITS)) :]}{partition}"
+    digits, last = f"{before}{time}{sequence}", str(now + MAX_AHEAD)
+    at = digits.find("1", 1)
+    while 0 <= at < len(digits) - TIME_DIGITS:
+        if at != len(before) and digits[at : at + TIME_DIGITS] <= last:
+            return None
+        at = digits.find("1", at + 1)
+    if partition > 9:
+        return [(f"{stream}{partition // 10}", partition % 10)]
+    if len(stream) > 1 and len(before) > 1 and before[-2] != "0":
+        return [(stream[:-1], int(before[-2:]))]
+    return []
 
 
 def _is_text(text: str) -> bool:
