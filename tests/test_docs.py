@@ -252,6 +252,7 @@ def test_make_targets_that_are_named_exist(path: Path) -> None:
 
 
 def test_the_readme_has_the_lines_that_serve_prints() -> None:
+    """README.md shows what `trellis serve` prints."""
     assert "\n".join(lines_to_try()) in README
 
 
@@ -278,7 +279,7 @@ def test_routes_that_are_named_exist(path: Path, served: set[str]) -> None:
         for methods, route in re.findall(r"\b((?:GET|POST|PUT|DELETE)(?:\|[A-Z]+)*) (/[^\s?]*)", piece):
             for method in methods.split("|"):
                 assert f"{method} {nameless(route)}" in served, piece
-        for route in re.findall(r"wss?://[^/\s]+(/[^\s?]*)", piece):
+        for route in re.findall(r"wss?://[^/\s]+(/[^\s?']*)", piece):
             assert f"ws {route}" in served, piece
 
 

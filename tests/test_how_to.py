@@ -1,124 +1,107 @@
-"""The how-to pages for operators: each block of code runs here, or says why it does not."""
+"""The pages of documentation: each block of code runs here, or says where it is run, or why it is not."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import shlex
 import socket
 import subprocess
-import sys
 import threading
-from itertools import groupby
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from typer.testing import CliRunner
 
-from adapters import ADAPTERS
 from gateway.cli import app
-from gateway.config import load
+from tests.arbor import require_arbor
+from tests.forests import write_forest
+from tests.npm import require_clients
+from tests.pages import HOW, PATIENCE, ROOT, Reader, blocks
 from tests.server import Server
 
-ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "docs" / "how-to"
-PAGES = ("back-up-and-restore.md", "monitor.md", "behind-a-proxy.md")
-BLOCK = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+GENERATED = {"docs/reference/commands.md"}  # blocks are what the program prints: tests/test_docs.py compares them
+ALL = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+PAGES = [page for page in ALL if blocks(page) and str(page.relative_to(ROOT)) not in GENERATED]
+READ = [page for page in PAGES if not all(block.how.startswith(("tested:", "not run:")) for block in blocks(page))]
+SPARK = "docs/how-to/data-pipeline.md"  # starting Spark takes longer than everything else on these pages
+RELAY = "127.0.0.1:7117"  # the reader's Arbor relay
+OTHER = "8090"  # the port of a gateway that the page itself starts
 
 
-class Block(NamedTuple):
-    """A block of code; *how* is what the comment above it says."""
-
-    how: str
-    language: str
-    code: str
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-def blocks(page: str) -> list[Block]:
-    return [Block(*found) for found in BLOCK.findall((FOLDER / page).read_text())]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_block_runs_or_says_why_not(page: str) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_runs_or_says_why_not(page: Path) -> None:
     found = blocks(page)
-    assert found
-    assert (FOLDER / page).read_text().count("\n```") == 2 * len(found)
+    assert page.read_text().count("\n```") == 2 * len(found)
     for block in found:
-        assert re.fullmatch(r"run(: toml|: file \S+)?|not run: \S.*", block.how), block.code
+        assert HOW.fullmatch(block.how), block.code
+        if block.how.startswith("tested: "):
+            assert page.name in (ROOT / block.how.removeprefix("tested: ")).read_text()
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_settings_can_be_read_and_files_are_shown_as_they_are(page: str, tmp_path: Path) -> None:
-    for number, block in enumerate(blocks(page)):
-        if block.how == "run: toml":
-            file = tmp_path / f"{number}.toml"
-            file.write_text(block.code)
-            load(ADAPTERS, file)
-        elif block.how.startswith("run: file "):
-            text = (ROOT / block.how.removeprefix("run: file ")).read_text()
-            assert all(line in text.splitlines() for line in block.code.splitlines())
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_do_what_the_page_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after another in one folder, beside a running gateway, with its address in the place of the usual one."""
+@pytest.mark.parametrize("page", READ, ids=name_of)
+def test_everything_that_a_page_says_can_be_done_in_its_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a running gateway of its own, with its addresses in the place of the usual ones."""
+    if name_of(page) == SPARK and "TRELLIS_SOAK" not in os.environ:
+        pytest.skip("starts Spark; `make soak` runs it")
     monkeypatch.chdir(tmp_path)
-    commands = [block.code for block in blocks(page) if block.how == "run" and block.language == "sh"]
-    if not commands:
+    if not any(block.how.startswith("run") and block.language == "sh" for block in blocks(page)):
+        Reader(tmp_path, {}).read(page)
         return
+    text = page.read_text()
+    if version := re.search(r"npm install .*streamr-client@(\S+)", text):
+        use_streamr_client(version[1], tmp_path)
     assert CliRunner().invoke(app, ["dev-cert", "--folder", str(tmp_path / "certs")]).exit_code == 0
+    port = free_port()
+    (tmp_path / "trellis.toml").write_text(f'data = "{tmp_path}/trellis-data"\nport = {port}\n')
+    with (
+        relay(tmp_path) if RELAY in text else nullcontext((RELAY, bool)) as (address, look),
+        Server(tmp_path / "trellis-data", "--port", str(port)) as server,
+    ):
+        here = {"127.0.0.1:8080": server.http, "127.0.0.1:7777": server.sprout, RELAY: address, OTHER: str(free_port())}
+        Reader(tmp_path, here).read(page, look)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    (tmp_path / "trellis.toml").write_text(f'data = "{tmp_path}/data"\nport = {port}\n')
-    with Server(tmp_path / "data", "--port", str(port)) as server:
-        for code in commands:
-            *lines, last = code.replace("127.0.0.1:8080", server.http).splitlines()
-            serves = last.startswith("trellis serve")
-            run("\n".join(lines if serves else [*lines, last]), tmp_path)
-            if serves:
-                serve(last, tmp_path)
+        return int(taken.getsockname()[1])
 
 
-def environment() -> dict[str, str]:
-    """What the page's reader has: the command on the path, and free ports."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "TRELLIS_SPROUT__PORT": "0"}
+def use_streamr_client(version: str, folder: Path) -> None:
+    """Make the genuine client what npm would have installed in *folder*."""
+    modules = require_clients() / "node_modules"
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules" / "streamr-client").symlink_to(modules / f"streamr-client-{version}")
 
 
-def run(code: str, folder: Path) -> None:
-    """Run *code*; lines that are nothing but our command in this process, which is quicker."""
-    for ours, lines in groupby(code.splitlines(), lambda line: re.fullmatch(r"trellis [\w ./=-]+", line) is not None):
-        if not ours:
-            shell("\n".join(lines), folder)
-            continue
-        for line in lines:
-            done = CliRunner().invoke(app, shlex.split(line)[1:])
-            assert done.exception is None, f"{line}\n{done.output}{done.exception}"
+@contextmanager
+def relay(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Run a genuine Arbor relay beside a grove in *folder*: its address, and what waits until it has heard the page."""
+    write_forest(folder / "grove", "big", 20)
+    command = [str(require_arbor()), "relay"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        lines = process.stdout
+        assert lines is not None
 
+        def hears() -> None:
+            timer = threading.Timer(PATIENCE, process.kill)
+            timer.start()
+            assert any('"hello, Arbor"' in line for line in lines)
+            timer.cancel()
 
-def shell(code: str, folder: Path) -> None:
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", code],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{code}\n{done.stdout}{done.stderr}"
-
-
-def serve(line: str, folder: Path) -> None:
-    """Start the gateway that *line* starts, and stop it once it is ready."""
-    gateway = subprocess.Popen(
-        line.split(), cwd=folder, env=environment() | {"TRELLIS_PORT": "0"}, stdout=subprocess.PIPE, text=True
-    )
-    timer = threading.Timer(30, gateway.kill)
-    timer.start()
-    assert gateway.stdout is not None
-    assert '"ready"' in gateway.stdout.readline(), line
-    timer.cancel()
-    gateway.terminate()
-    assert gateway.wait(20) == 0
-    gateway.stdout.close()
+        try:
+            yield json.loads(lines.readline())["tls"], hears
+        finally:
+            process.kill()

@@ -22,7 +22,7 @@ def test_every_page_is_on_a_shelf_once() -> None:
     pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
     decisions = {page for page in pages if page.startswith("decisions/0")}
     assert sorted(listed) == sorted(pages - decisions - {"README.md"})
-    assert [shelf.name for shelf in SHELVES] == ["How-to", "Reference", "Explanation"]
+    assert [shelf.name for shelf in SHELVES] == ["Tutorial", "How-to", "Reference", "Explanation"]
 
 
 def test_the_site_has_the_same_navigation() -> None:

@@ -70,7 +70,7 @@ def links(text: str) -> list[str]:
 
 def test_the_shelves_stand_beside_each_page_and_the_page_is_marked(http: httpx.Client) -> None:
     text = http.get("/help/how-to/monitor.html").text
-    for shelf in ("How-to", "Reference", "Explanation"):
+    for shelf in ("Tutorial", "How-to", "Reference", "Explanation"):
         assert f"<h2>{shelf}</h2>" in text
     assert '<a href="../how-to/monitor.html" aria-current="page">Monitor</a>' in text
     assert "<title>Monitor · Trellis</title>" in text
