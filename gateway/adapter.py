@@ -219,6 +219,9 @@ class Adapter(ABC):
         """What *peer* is called here, for `GET /v1/peers/{number}`; None if it has no name, or none yet."""
         return None
 
+    def learn(self, entries: Sequence[Message | Fact]) -> None:
+        """Note *entries* that another gateway submitted and that were just logged, as if this one had."""
+
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row | KnownId]:  # noqa: ARG002  (mostly nothing)
         """The rows that *entries* add to this adapter's tables, and further ids by which records are found."""
         return ()

@@ -41,7 +41,7 @@ NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells"),
     *("gateway.adapter", "gateway.admission", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),
     *("gateway.access_log", "gateway.backup", "gateway.gauges", "gateway.identity", "gateway.logs", "gateway.proxies"),
-    "gateway.sequencer",
+    *("gateway.sequencer", "gateway.foreign"),
 )
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
 IO = {

@@ -15,6 +15,7 @@ from adapters.sprout.hub.peering import link
 from adapters.sprout.hub.session import MAX_OUTBOX, SproutSession
 from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
 from adapters.sprout.mint.mint import PEER
+from adapters.sprout.store.learning import learn
 from adapters.sprout.store.tables import NAME, TABLES, TABLES_BY_RECORD, rows
 from adapters.sprout.wire.asyncapi import messages
 from gateway.adapter import Adapter, ConnectionRequest, Installation, Listener, OutboundLink, Services, WireMessage
@@ -162,6 +163,16 @@ class SproutAdapter(Adapter):
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row | KnownId]:
         """The rows that *entries* add to the tables, and the ids of nodes."""
         return rows(entries)
+
+    def learn(self, entries: Sequence[Entry]) -> None:
+        """Note the nodes in *entries*, and which messages were offered as which nodes."""
+        for entry in entries:
+            if entry.protocol == NAME:
+                learn(self.hub.nodes.store, entry)
+            if isinstance(entry, Fact) and entry.protocol == NAME and entry.kind == "form":
+                self.signer.offered(entry.fields["of"])
+            elif isinstance(entry, Fact) and entry.kind == "channel" and NAME in entry.fields["addresses"]:
+                self.hub.audience.community_added(entry.fields["addresses"][NAME])
 
     @classmethod
     def flaw(cls, entry: Entry) -> str | None:

@@ -215,6 +215,15 @@ class StreamrAdapter(Adapter):
         """Check that signed messages are signed by their publishers."""
         return signature_flaw
 
+    def learn(self, entries: Sequence[Message | Fact]) -> None:
+        """Note how far each publisher has come, and what users declared about streams."""
+        for entry in entries:
+            if entry.protocol == NAME and isinstance(entry, Fact):
+                self.streams.learn(entry)
+            elif entry.protocol == NAME and isinstance(entry, Message) and entry.native is not None:
+                _, _, timestamp, sequence, publisher, _ = entry.native[NAME]
+                self.parts.publish_handler.positions.advance(entry.channel, publisher.lower(), (timestamp, sequence))
+
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:
         """Each publisher of a stream once, and each message whose position differs from its timestamp."""
         for entry in entries:

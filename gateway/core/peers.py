@@ -35,7 +35,7 @@ class PeerRegistry:
         find: Lookup,
         find_number: Callable[[int], Peer | None],
     ) -> None:
-        self._next = self._end = first
+        self._next = self._end = self._free = first  # the number after all blocks is free
         self._reserve = reserve
         self._record = record
         self._find = find
@@ -72,6 +72,14 @@ class PeerRegistry:
         """The durable peer with *number*; None if there is none."""
         return self._numbers.get(number) or self._find_number(number)
 
+    def learn(self, peer: Peer) -> None:
+        """Remember a durable *peer* that another gateway recorded."""
+        self._remember(peer)
+
+    def skip(self, end: int) -> None:
+        """Never allocate a number below *end* from now on, but for what is left of the own block."""
+        self._free = max(self._free, end)
+
     def forget(self, protocol: str, identity: str) -> None:
         """Forget the durable peer of *identity*, which gets another number if it comes back."""
         if (peer := self._durable.pop((protocol, identity))) is not None:
@@ -85,9 +93,11 @@ class PeerRegistry:
         del self._numbers[peer.number]
 
     def _number(self) -> int:
-        if self._end - self._next <= RESERVE:
+        if self._end != self._free and self._next == self._end:  # the next numbers are another gateway's
+            self._next = self._end = self._free
+        if self._end == self._free and self._end - self._next <= RESERVE:
             self._reserve(self._end, BLOCK)
-            self._end += BLOCK
+            self._end = self._free = self._end + BLOCK
         number = self._next
         self._next += 1
         return number

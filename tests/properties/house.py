@@ -14,6 +14,7 @@ from typing import Any
 from adapters import ADAPTERS
 from gateway.http.rest import Rest
 from gateway.runtime import Gateway
+from gateway.sequencer import LocalSequencer, MakeSequencer
 from gateway.settings import settings_model
 from tests.still import Posted
 
@@ -23,11 +24,13 @@ NAMES = ("lobby", "hall")  # of the channels
 class House:
     """A gateway in a directory, without a loop."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, make_sequencer: MakeSequencer = LocalSequencer) -> None:
         self.data = data
         self.posted = Posted()
         self.gateway = Gateway(
-            settings_model(ADAPTERS).model_validate({"data": data, "limits": {"rates": "off"}}), ADAPTERS
+            settings_model(ADAPTERS).model_validate({"data": data, "limits": {"rates": "off"}}),
+            ADAPTERS,
+            make_sequencer,
         )
         self.gateway.start(self.posted.put)
         self.adapters: dict[str, Any] = {adapter.name: adapter for adapter in self.gateway.adapters}

@@ -214,7 +214,7 @@ class SproutPresence:
         Return how many peers were looked at.
         """
         listeners = self._bus.listener_count(channel)
-        if not self._listeners(channel) or not self._signer.is_offered(channel):
+        if not self._listeners(channel) or not self._signer.is_offered(channel, self._bus.clock()):
             self._announced.pop(channel, None)
             return listeners
         told, here = self._announced.setdefault(channel, {}), self._bus.presence.peers(channel)

@@ -71,13 +71,18 @@ class ReplySigner:
         self._key = key
         self._in_progress: dict[int, PendingNode] = {}
         self._newest_seq = services.log.next_seq  # of what was signed; nothing after it was offered to anybody
+        self._newest_elsewhere = 0  # of what other gateways offered since the start
         self.lines = LineCache()
+
+    def offered(self, seq: int) -> None:
+        """Note that another gateway offered the message at *seq*: it has a form from now on."""
+        self._newest_elsewhere = max(seq, self._newest_elsewhere)
 
     # The position of a message in the forest
 
     def add_refs(self, run: Sequence[Message]) -> None:
         """Set the position of each message of a *run* in one channel, or mark it as undelivered."""
-        offered = self.is_offered(run[0].channel)
+        offered = self.is_offered(run[0].channel, run[0].time)
         for message in run:
             ref = {} if message.parent is None else self._reply_refs(message, message.parent)
             fits = len(message.content) <= MAX_BLOB or self.has_room(message.content, ref.get("parent"))
@@ -86,14 +91,14 @@ class ReplySigner:
             else:
                 message.undelivered += (NAME,)
 
-    def is_offered(self, channel: str) -> bool:
-        """Whether messages of *channel* are offered to Arbor: its community may have expired."""
+    def is_offered(self, channel: str, time: int) -> bool:
+        """Whether messages of *channel* are offered to Arbor at *time* (ms): its community may have expired."""
         id = self._bus.channels.address(NAME, channel) if self._store.incomplete else None
         if id is None:
             return True
         try:
             seq = self._store.seq(id)
-            return seq is None or self._lineage.is_complete(seq)
+            return seq is None or self._lineage.is_complete(seq, time)
         except Unavailable:  # the index is being rebuilt: messages are accepted meanwhile
             return True
 
@@ -106,7 +111,7 @@ class ReplySigner:
         """The position of *message* below *parent_id*; empty if that is not offered in the same channel."""
         receipt = self._bus.find(parent_id)
         info = None if receipt is None else self._store.info(receipt.seq)
-        if info is None or info.channel != message.channel or not self._lineage.is_complete(info.seq):
+        if info is None or info.channel != message.channel or not self._lineage.is_complete(info.seq, message.time):
             return {}
         parent = self._store.entry(info.seq)
         if not isinstance(parent, Message):
@@ -228,7 +233,7 @@ class ReplySigner:
 
         That is a fault of the gateway, and the node is not offered.
         """
-        shown = self._store.form_id(seq) if may_be_shown else None
+        shown = self._store.form_id(seq) if may_be_shown or seq <= self._newest_elsewhere else None
         if shown is None:
             self._store.log_form(seq, line)
         elif shown != line.id:

@@ -58,9 +58,9 @@ class Lineage:
         self._provisional: dict[int, Chain] = {}  # likewise, by their conversations alone, until the rest is known
         self._missing: set[str] = set()  # ids that are missing from some of the chains
 
-    def is_complete(self, seq: int) -> bool:
-        """Whether the node at *seq* may be offered."""
-        return self._is_whole(self._chain(seq))
+    def is_complete(self, seq: int, time: int | None = None) -> bool:
+        """Whether the node at *seq* may be offered at *time* (ms; None for now)."""
+        return self._is_whole(self._chain(seq), time)
 
     def completeness(self, seq: int) -> Generator[None, None, bool]:
         """The same as a generator that yields before each lookup in the log."""
@@ -77,8 +77,8 @@ class Lineage:
             self._missing.clear()
             self._chains.clear()
 
-    def _is_whole(self, chain: Chain) -> bool:
-        return not chain.missing and chain.until > self._clock()
+    def _is_whole(self, chain: Chain, time: int | None = None) -> bool:
+        return not chain.missing and chain.until > (self._clock() if time is None else time)
 
     def _chain(self, seq: int) -> Chain:
         """The chain of the node at *seq*; provisional, by its conversation alone, if the node is very deep."""

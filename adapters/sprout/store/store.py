@@ -95,13 +95,17 @@ class Store:
         if seq is None:
             wire = line.line.partition(b" ")[2].decode()
             seq = self._log("entity", {"native": {NAME: line.id}, "wire": wire, **more})
-            node = decode(line.raw)
-            self._recent.add(line.id, seq, node.created)
-            self._expires(node)
-            self.on_node(line.id)
-            if (canonical := canonical_id(line.id, node, line.raw)) != line.id:
-                self.add_canonical(canonical, seq, node)
+            self.add_entity(line.id, line.raw, seq)
         return seq
+
+    def add_entity(self, id: str, raw: bytes, seq: int) -> None:
+        """Add the node *id*, whose bytes are *raw* and which is logged at *seq*, so that it is found."""
+        node = decode(raw)
+        self._recent.add(id, seq, node.created)
+        self._expires(node)
+        self.on_node(id)
+        if (canonical := canonical_id(id, node, raw)) != id:
+            self.add_canonical(canonical, seq, node)
 
     def add_canonical(self, canonical: str, seq: int, node: Node) -> None:
         """Record the *canonical* id of the *node* at *seq*, whose own id is another."""
@@ -131,13 +135,13 @@ class Store:
         self._keep(NodeInfo(seq, REPLY, key, parent, channel, created, node.parent))
         self._expires(node)
         self.on_node(id)
-        self._note(seq, ())
+        self.note(seq, ())
 
     def _expires(self, node: Node) -> None:
         if node.metadata.blob and offered_until(node) is not None:
             self._expiring = self.incomplete = True
 
-    def _note(self, seq: int, noted: Sequence[Row | KnownId]) -> None:
+    def note(self, seq: int, noted: Sequence[Row | KnownId]) -> None:
         """Remember the rows that the index will write for the record at *seq*."""
         if noted:
             self._noted.append((seq, noted))
@@ -358,7 +362,7 @@ class Store:
 
     def _log(self, kind: str, fields: dict[str, Any]) -> int:
         fact = self._fact(kind, {"protocol": NAME, **fields})
-        self._note(fact.seq, [*rows((fact,))])
+        self.note(fact.seq, [*rows((fact,))])
         return fact.seq
 
     def _newest_time(self) -> int:

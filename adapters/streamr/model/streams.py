@@ -259,6 +259,13 @@ class Streams:
         if stream in self._streams:
             self._log_record(stream, _StreamRecord())
 
+    def learn(self, fact: Fact) -> None:
+        """Apply *fact*, in which another gateway logged what users declared about a stream."""
+        if fact.kind == "entity":
+            stream, said = fact.fields["native"][NAME], _parse(fact.fields["wire"])
+            if said is not None and stream not in self._configured:
+                self._apply_record(stream, said)
+
     @staticmethod
     def rows(fact: Fact) -> Iterator[Row]:
         """The row that *fact* adds to the table."""

@@ -83,3 +83,13 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert harness.peers.identity("toy", "0").number == 0
     assert harness.peers.with_number(1) == Peer(1, "toy", "1")
     assert len(harness.recorded) == 100
+
+
+def test_the_numbers_of_another_gateway_are_never_allocated() -> None:
+    harness = Harness()
+    mine = {harness.peers.connection("toy").number for _ in range(BLOCK - RESERVE)}
+    harness.peers.skip(2 * BLOCK)
+    mine |= {harness.peers.connection("toy").number for _ in range(BLOCK)}
+    assert harness.blocks == [(0, BLOCK), (2 * BLOCK, BLOCK)]
+    assert len(mine) == 2 * BLOCK - RESERVE
+    assert not mine & set(range(BLOCK, 2 * BLOCK))

@@ -1,0 +1,238 @@
+"""Gateways that take the same submissions in the same order write the same log lines, byte for byte.
+
+Random peers of all four protocols publish at either of two gateways, on a real disk and with real signatures. Each
+takes what the other submitted when it likes, its threads come when they like, its clock jumps, and it restarts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.validate import EXPIRATION, expiration
+from adapters.sprout.wire import base64url
+from gateway import runtime
+from gateway.http.media import parse_content
+from gateway.http.publish import Publisher
+from tests.adapters.streamr.conftest import Publisher as Signer
+from tests.properties.cluster import Node, Stream, copy_of, next_seq
+from tests.properties.house import NAMES, House, template
+from tests.properties.parties import NOW, Party, RelayParty, RestParty, SproutParty, StreamrParty
+from tests.still import Clock
+
+SOAK = "TRELLIS_SOAK" in os.environ
+SEEDS = range(1000) if SOAK else (0, 3, 5)
+MOVES = 80
+CHANNELS = (*NAMES, "new", "news/today")
+
+
+class SignedParty(StreamrParty):
+    """A Streamr client that signs, and answers older messages."""
+
+    def __init__(self, house: House, seed: int) -> None:
+        super().__init__(house)
+        self.signer = Signer(seed)
+
+    def answer(self, channel: str, text: str, parent: str) -> None:
+        """Publish an answer to the message with the id *parent*."""
+        self.said += 1
+        content = {"content": text, "inReplyTo": parent}
+        message = self.signer.message(channel, content, self.house.gateway.bus.clock(), self.said)
+        self.send([2, 8, "say", message, None])
+
+
+class AnsweringParty(RestParty):
+    """A program that answers older messages."""
+
+    def answer(self, channel: str, text: str, parent: str) -> None:
+        """Publish an answer to the message with the id *parent*, with a key, twice."""
+        content = parse_content(json.dumps({"content": text, "inReplyTo": parent}).encode())
+        for _ in range(2):
+            Publisher(self._caller(), channel, text).publish(content)
+
+
+class ArborParty(SproutParty):
+    """An Arbor client that answers the nodes it is shown; what it says expires, or does not."""
+
+    def __init__(self, house: House, name: str, random: Random) -> None:
+        super().__init__(house, name)
+        self.random = random
+        self.shown: dict[str, forest.Reply] = {}
+
+    def say(self, channel: str, text: str) -> None:
+        community = self._community(channel)
+        self.announce(self._reply(forest.ReplyPosition(community, 1, community, forest.NULL_ID), text, self._pairs()))
+
+    def take(self, data: bytes) -> None:
+        super().take(data)
+        for words in map(bytes.split, data.split(b"\n")):
+            if len(words) == 2 and words[0].startswith(b"SHA512"):
+                node = forest.decode(base64url.decode(words[1]))
+                if isinstance(node, forest.Reply):
+                    self.shown[words[0].decode()] = node
+
+    def answer_one(self, text: str) -> None:
+        """Answer any node."""
+        if self.shown:
+            id = self.random.choice(list(self.shown))
+            self.announce(self._reply(forest.position_below(id, self.shown[id]), text, self._pairs()))
+
+    def _pairs(self) -> dict[str, bytes]:
+        soon = self.house.gateway.bus.clock() + 40_000
+        return {EXPIRATION: expiration(soon)} if self.random.random() < 0.5 else {}
+
+
+class Walk:
+    """Two gateways, and who talks to them."""
+
+    def __init__(self, folder: Path, clock: Clock, seed: int) -> None:
+        self.random = Random(seed)
+        self.clock = clock
+        first = copy_of(template(), folder / "a")
+        second = copy_of(template(), folder / "b")
+        self.stream = Stream(next_seq(first), clock)
+        one = Node(self.stream, first)
+        self.nodes = [one, Node(self.stream, second, one)]
+        self.parties: dict[Node, list[Party]] = {node: self._enter(node) for node in self.nodes}
+        self.said = 0
+
+    def move(self) -> None:
+        """Do something at one gateway."""
+        node = self.random.choice(self.nodes)
+        moves: list[tuple[Callable[[Node], None], int]] = [
+            *((self._say, 12), (self._answer, 16), (self._take_some, 6), (self._run_posted, 6)),
+            *((self._tick, 2), (self._jump, 6), (self._restart, 1)),
+        ]
+        (chosen,) = self.random.choices([move for move, _ in moves], [weight for _, weight in moves])
+        chosen(node)
+
+    def finish(self) -> list[list[bytes]]:
+        """Settle and stop all; the lines of each log."""
+        for _ in range(3):  # what one takes may have it sign
+            for node in self.nodes:
+                node.catch_up()
+                node.house.settle(synced=True)
+        for node in self.nodes:
+            self._exit(node)
+            node.catch_up()
+        for node in self.nodes:
+            node.catch_up()
+            node.house.settle(synced=True)
+        return [node.lines() for node in self.nodes]
+
+    def stop(self) -> None:
+        """Stop all."""
+        for node in self.nodes:
+            node.catch_up()
+            node.house.stop()
+
+    # Moves
+
+    def _say(self, node: Node) -> None:
+        node.catch_up()
+        party, text = self.random.choice(self.parties[node]), self._text()
+        channel = self.random.choice(NAMES if isinstance(party, SproutParty) else CHANNELS)
+        for _ in range(self.random.randint(1, 3)):
+            party.say(channel, text)
+        party.read()
+
+    def _answer(self, node: Node) -> None:
+        node.catch_up()
+        party = self.random.choice(self.parties[node])
+        party.read()
+        parents = list(node.house.gateway.index.latest(40))
+        parents = [parent for parent in parents if parent.protocol == "sprout"] or parents
+        if isinstance(party, ArborParty):
+            party.answer_one(self._text())
+        elif parents and isinstance(party, SignedParty | AnsweringParty):
+            parent = self.random.choice(parents)
+            party.answer(parent.channel, self._text(), parent.id)
+        else:
+            self._say(node)
+
+    def _take_some(self, node: Node) -> None:
+        node.take(self.random.randint(1, 5))
+
+    def _run_posted(self, node: Node) -> None:
+        node.catch_up()
+        if self.random.random() < 0.3:
+            node.house.settle()
+        node.house.posted.drain()
+
+    def _tick(self, node: Node) -> None:
+        node.catch_up()
+        node.house.gateway.tick()
+
+    def _jump(self, _node: Node) -> None:
+        self.clock.now += self.random.choice((-5_000, 1, 20_000, 20_000))
+
+    def _restart(self, node: Node) -> None:
+        node.catch_up()
+        self._exit(node)
+        node.restart(next(each for each in self.nodes if each is not node))
+        self.parties[node] = self._enter(node)
+
+    def _enter(self, node: Node) -> list[Party]:
+        node.catch_up()
+        house, is_first = node.house, node.data.name == "a"
+        parties = [RelayParty(house), StreamrParty(house), SignedParty(house, 1 + is_first), AnsweringParty(house)]
+        parties.append(ArborParty(house, "alice" if is_first else "bob", self.random))
+        for party in parties:
+            for channel in NAMES:
+                party.join(channel)
+        return parties
+
+    def _exit(self, node: Node) -> None:
+        node.catch_up()
+        for party in self.parties[node]:
+            party.end()
+        node.house.settle(synced=True)
+
+    def _text(self) -> str:
+        self.said += 1
+        return f"text {self.said}"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(NOW)
+    monkeypatch.setattr(runtime, "clock", clock)
+    return clock
+
+
+@pytest.fixture
+def walk_from(tmp_path: Path, clock: Clock) -> Iterator[Callable[[int], Walk]]:
+    """Begins a walk."""
+    walks: list[Walk] = []
+
+    def begin(seed: int) -> Walk:
+        walks.append(Walk(tmp_path, clock, seed))
+        return walks[-1]
+
+    yield begin
+    for walk in walks:
+        walk.stop()
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_gateways_write_the_same_lines(walk_from: Callable[[int], Walk], seed: int) -> None:
+    walk = walk_from(seed)
+    for _ in range(MOVES):
+        walk.move()
+    one, other = walk.finish()
+    for mine, theirs in zip(one, other, strict=False):
+        assert mine == theirs
+    assert len(one) == len(other) == next_of(walk)
+
+
+def next_of(walk: Walk) -> int:
+    """How many lines there have to be."""
+    return walk.stream.first - 1 + sum(len(batch.lines) for batch in walk.stream.batches)
