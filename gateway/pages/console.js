@@ -40,8 +40,10 @@ async function route(moved = true) {
   const { signal } = leaving;
   document.title = `${page.title} – Trellis`;
   for (const link of document.querySelectorAll("#pages a")) {
-    if (link.getAttribute("href") === `#/${page.path}`) link.setAttribute("aria-current", "page");
+    const here = link.getAttribute("href") === `#/${page.path}`;
+    if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
+    if (here) link.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone they are wider than the page
   }
   const place = h("div", { class: "page" });
   try {

@@ -85,6 +85,7 @@ _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     Subscribe | Unsubscribe | Publish | Direct | History | Presence | Ping
 )
 _NAMED = msgspec.json.Decoder(_Named)
+_OTHER_ESCAPES = tuple(rb"\u" + digit.encode() for digit in "0123456789abcefABCEF")  # beginnings; none of a surrogate
 
 
 class MalformedMessage(Exception):
@@ -101,8 +102,41 @@ def decode(data: bytes) -> Any:
         return _DECODER.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         reason = str(error) if isinstance(error, msgspec.DecodeError) else "nested too deeply"
+    if (found := _decode_lone_surrogates(data)) is not None:
+        return found
     try:
         request = _NAMED.decode(data).request
     except (msgspec.DecodeError, RecursionError):
         request = None
     raise MalformedMessage(request, reason)
+
+
+def _decode_lone_surrogates(data: bytes) -> Any:
+    """Return the request in *data* whose content has a lone surrogate, which JSON allows and msgspec does not.
+
+    JavaScript writes half of a character as an escape (ECMA-262, `JSON.stringify`), and `POST` takes it. Escapes of
+    surrogates are read as others that *data* does not have, and put back into the content. None if that does not help,
+    or if such an escape is in another field, where it would be read as another character.
+    """
+    if rb"\ud" not in data and rb"\uD" not in data:
+        return None
+    free = [prefix for prefix in _OTHER_ESCAPES if prefix not in data][:2]
+    if len(free) < 2:
+        return None
+    swaps = tuple(zip((rb"\ud", rb"\uD"), free, strict=True))
+    text = data
+    for surrogate, other in swaps:
+        text = text.replace(surrogate, other)
+    try:
+        found = _DECODER.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if not isinstance(found, Publish | Direct):
+        return None
+    content = bytes(found.content)
+    for surrogate, other in swaps:
+        if content.count(other) != text.count(other):
+            return None
+        content = content.replace(other, surrogate)
+    found.content = msgspec.Raw(content)
+    return found

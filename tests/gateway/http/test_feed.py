@@ -19,6 +19,7 @@ from gateway.core.message import Message
 from gateway.http import replay
 from gateway.http.callers import Caller
 from gateway.http.events import EventSession
+from gateway.http.feed import Feed
 from gateway.http.problems import Problem
 from gateway.http.selection import MAX_SELECTED, Selection, parse_selection
 from tests.gateway.http.test_events import Event, ids, parse
@@ -88,6 +89,20 @@ def test_who_comes_to_one_of_several_channels_is_told_with_its_name(still: Any) 
     message = Message("b", other.who, "rest", b'"psst"')
     assert still.gateway.bus.direct(message, session.peer.number) == 1
     assert [(event.name, event.data["channel"]) for event in drain(session)[2:]] == [("joined", "b"), ("direct", "b")]
+
+
+def test_a_subscription_that_begins_now_hears_nothing_that_was_said_before(still: Any) -> None:
+    session = open_session(still, Selection(("lobby",)))
+    heard = []
+    feed = Feed(still.gateway, session, lambda each, message: heard.append((each, message.seq)), lambda: None)
+    first = feed.add(Selection(("lobby",)), None)
+    before = still.say()
+    feed.offer(before)  # it is not on disk yet, so nobody has heard it
+    second = feed.add(Selection((), ("lob",)), None)
+    after = still.say()
+    feed.offer(after)
+    still.sync()
+    assert heard == [(first, before.seq), (first, after.seq), (second, after.seq)]
 
 
 STEPS = st.lists(

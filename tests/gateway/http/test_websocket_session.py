@@ -139,6 +139,27 @@ def test_what_is_malformed_is_answered_with_a_problem(server: Server, text: str,
         assert page.ask("ping")["type"] == "pong"
 
 
+@pytest.mark.parametrize(
+    "content", [r'"\ud83c"', r'{"a": ["\uDF33", "\ud83c\udf33", "\\ud83c"]}', r'"\udf33\ud83c \u00e9\uE000 é"']
+)
+def test_a_lone_surrogate_is_kept_as_with_post(server: Server, content: str) -> None:
+    with opened(server) as socket:
+        page = Page(socket)
+        page.ask("subscribe", channel="half")
+        socket.send('{"type":"publish","request":1,"channel":"half","content":' + content + "}")
+        told = [str(socket.recv(WAIT)) for _ in range(2)]
+        assert sum(f'"content":{content},' in each for each in told) == 1
+        assert sum('"published"' in each for each in told) == 1
+        escapes = "".join(rf"\u{digit}000" for digit in "0123456789abcefABCEF")
+        for refused in (
+            rf'"channel":"half\ud83c","content":{content}',
+            rf'"channel":"half\ud83c\udf33","content":{content}',
+            rf'"channel":"half","content":"\ud83c{escapes}"',
+        ):
+            socket.send('{"type":"publish","request":1,' + refused + "}")
+            assert page.next()["problem"]["status"] == 400
+
+
 def test_what_is_too_long_ends_the_connection_and_nobody_else(server: Server) -> None:
     with opened(server) as socket, opened(server) as other:
         page = Page(other)
