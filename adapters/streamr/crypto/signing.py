@@ -168,8 +168,9 @@ def sign(payload: str, key: PrivateKey, *, utf16: bool = False) -> str:
 
 def sign_message(message: StreamMessage, key: PrivateKey, *, utf16: bool = False) -> StreamMessage:
     """*message* with the signature (type ETH) of *key*, whose address must be its publisherId; *utf16* as in `sign`."""
-    unsigned = replace(message, signature_type=ETH, signature=None, wire=None, verbatim=False)
-    return replace(unsigned, signature=sign(signed_payloads(unsigned)[0], key, utf16=utf16))
+    signed = replace(message, signature_type=ETH, signature=None, wire=None, verbatim=False)
+    signed.signature = sign(signed_payloads(signed)[0], key, utf16=utf16)  # nobody has it yet
+    return signed
 
 
 def _utf16_units(payload: str) -> int:

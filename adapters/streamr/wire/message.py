@@ -176,10 +176,12 @@ def parse_message(data: bytes | str, max_values: int | None = None) -> StreamMes
     """Read the text of one message array; anything else raises a `StreamrError`, also more than *max_values*."""
     try:
         wire = data if isinstance(data, bytes) else data.encode()
+        if (message := decode_message_fast(wire)) is not None:
+            return message
         value = jsontext.loads(wire, max_values=max_values)
     except ValueError as error:
         raise StreamrError(f"Invalid JSON: {error}") from None
-    return decode_message(value, wire)
+    return _decode_general(value, wire)
 
 
 def has_expired(wire: bytes, now: int) -> bool:
