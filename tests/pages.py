@@ -157,7 +157,8 @@ class Reader:
 def environment() -> dict[str, str]:
     """What the page's reader has: the command on the path, and free ports."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "TRELLIS_SPROUT__PORT": "0", "PYTHONPATH": str(ROOT)}
+    node = "--experimental-websocket"  # which Node 22 has without being asked
+    return os.environ | {"PATH": path, "TRELLIS_SPROUT__PORT": "0", "PYTHONPATH": str(ROOT), "NODE_OPTIONS": node}
 
 
 def run(code: str, folder: Path) -> str:

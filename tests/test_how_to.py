@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from tests.arbor import require_arbor
 from tests.forests import write_forest
-from tests.npm import require_clients
+from tests.npm import require_clients, require_node
 from tests.pages import HOW, PATIENCE, ROOT, Reader, blocks
 from tests.server import Server
 
@@ -60,6 +60,8 @@ def test_everything_that_a_page_says_can_be_done_in_its_order(
         Reader(tmp_path, {}).read(page)
         return
     text = page.read_text()
+    if "\nnode " in text:
+        require_node()
     if version := re.search(r"npm install .*streamr-client@(\S+)", text):
         use_streamr_client(version[1], tmp_path)
     assert CliRunner().invoke(app, ["dev-cert", "--folder", str(tmp_path / "certs")]).exit_code == 0
