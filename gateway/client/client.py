@@ -5,10 +5,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
+
+from anyio.abc import AsyncResource
 
 from .bulk import Bulk
 from .errors import Refused
@@ -28,7 +29,7 @@ Moment = datetime | int | str  # an int is in milliseconds since 1970, a str as 
 T = TypeVar("T")
 
 
-class TrellisClient:
+class TrellisClient(AsyncResource):
     """A program's connection to one gateway, on asyncio or trio; used as a context manager, or ended by `aclose`.
 
     Methods may be called by several tasks at a time. They raise `Unreachable` if nothing answers, and `Refused`, with
@@ -53,14 +54,6 @@ class TrellisClient:
         """
         self._transport = Transport(url, key, tls, ca_file, timeout, retry_seconds)
         self._subscriptions: set[Subscription] = set()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """End all subscriptions and connections."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 import anyio
 import httpx
+from anyio.abc import AsyncResource
 
 from .errors import Refused, TrellisError, Unreachable
 from .events import Event, Gap, Interrupted, Joined, Left, Welcome, parse
@@ -26,7 +25,7 @@ ENDED = "the gateway ended the stream"
 PING = "ping"  # the comment that keeps an idle stream open; every other one says why the stream ends
 
 
-class Subscription(AsyncIterator[Event]):
+class Subscription(AsyncIterator[Event], AsyncResource):
     """The events of one channel; made by `TrellisClient.subscribe`, and ended by `aclose` or the end of its context.
 
     `peers` are those who are in the channel now, by their numbers, and `last` is the sequence after which the next
@@ -48,14 +47,6 @@ class Subscription(AsyncIterator[Event]):
         self._welcomed = False
         self._delay = 0.0  # seconds until the next attempt
         self._pause = FIRST_PAUSE
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Leave the channel; the iteration ends."""
