@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import uvicorn.server
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import settings
 
@@ -48,6 +50,19 @@ settings.load_profile("fuzz" if "TRELLIS_FUZZ" in os.environ else "patient")
 
 # Tests wait for the tables of the index again and again, and each stop of a gateway does; 0.1 s each is minutes.
 index.GATHER_SECONDS = 0.002
+
+
+class HurriedAsyncio:
+    """asyncio with sleeps that take a twentieth."""
+
+    sleep = staticmethod(lambda seconds: asyncio.sleep(seconds / 20))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+
+# uvicorn notices within 0.1 s that it is to stop, and then gives its connections as long: hundreds of tests stop one.
+uvicorn.server.asyncio = HurriedAsyncio()  # type: ignore[assignment, attr-defined]
 
 
 class Toy:
