@@ -1,4 +1,4 @@
-"""How fast is it, next to what people would run instead, and next to what it was? CONTRIBUTING.md says how to measure.
+"""Benchmarks of the gateway beside other servers, and beside its earlier commits. CONTRIBUTING.md says how to measure.
 
 `catalogue.py` has all workloads, `workload.py` the words, `servers.py` the servers, `load` the load generator in C.
 Figures are items per CPU-second of the server process: a busy machine changes them less than it changes items per

@@ -1,4 +1,4 @@
-"""What other protocols say, signed for Arbor."""
+"""Messages of other protocols, which the gateway signs for Arbor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .workload import CountedLoad
 
 
 class Bridge(CountedLoad):
-    """What REST says becomes nodes that the gateway signs, for one who listens or for many."""
+    """Messages published over REST become nodes that the gateway signs, for one listener or for many."""
 
     def __init__(self, size: int, listeners: int) -> None:
         self.size = size

@@ -1,4 +1,4 @@
-"""Rounds: contestants take turns under a workload; taken is what they deliver, and the CPU time that costs them."""
+"""Rounds: contestants take turns under a workload; what they deliver and the CPU time for it are measured."""
 
 from __future__ import annotations
 

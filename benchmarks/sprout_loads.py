@@ -1,4 +1,4 @@
-"""What Arbor clients do: they announce, listen, and ask. Each load is a fixed number of nodes or questions."""
+"""The loads of Arbor clients, which announce, listen, and ask. Each load is a fixed number of nodes or questions."""
 
 from __future__ import annotations
 

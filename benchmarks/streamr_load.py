@@ -1,4 +1,4 @@
-"""Streamr messages that are signed before they are sent, so that a load generator need not do it."""
+"""Streamr messages that are signed in advance, so that the load generator does not sign."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.streamr_resend --data DIR STREAM`: what a resend of everything does to those who talk.
+"""`python -m benchmarks.streamr_resend --data DIR STREAM`: how a resend of a whole stream delays live messages.
 
 A gateway is started on DIR, whose log has the messages of STREAM (as many as are to be resent). A publisher says one
 message each `GAP` to one subscriber of another stream, for a while without and then with a resend under way, in turns;
-told is the median time from publishing to hearing, and what the resend took in memory.
+it prints the median time from publishing to delivery, and the memory that the resend took.
 Exit codes: 0 done, 1 the gateway did not start, or stalled.
 """
 

@@ -93,7 +93,7 @@ def skip(_entry: Entry, pieces: Iterator[bytes]) -> None:
 
 
 class _Counted(io.RawIOBase):
-    """A file that knows how far it was read, and *inside* which member."""
+    """A file that counts the bytes that were read of it; *inside* is the member that they belong to."""
 
     def __init__(self, raw: io.FileIO) -> None:
         super().__init__()

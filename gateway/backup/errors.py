@@ -1,4 +1,4 @@
-"""The error of this folder."""
+"""The error of backups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors of the client: one family, made from what the gateway answers (RFC 9457) or from its silence."""
+"""The errors of the client: one family, made from its answers (RFC 9457) or from failures to connect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROBLEM = "application/problem+json"
 
 
 class TrellisError(Exception):
-    """The base class: whatever a method of the client raises on its own account."""
+    """The base class of all errors that the client makes."""
 
     temporary: ClassVar[bool] = False  # whether the same request may succeed later
 
@@ -60,7 +60,7 @@ class Refused(TrellisError):
 
 
 class Unauthorized(Refused):
-    """The request needs an API key, or the key is none (401)."""
+    """The request needs an API key, or the key is not valid (401)."""
 
 
 class Forbidden(Refused):

@@ -22,7 +22,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A peer came into the channel."""
+    """A peer joined the channel."""
 
     peer: Peer
 

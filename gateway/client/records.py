@@ -1,4 +1,4 @@
-"""What the gateway says of messages, peers and channels, with types."""
+"""Messages, peers and channels, as the gateway describes them, with types."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def path_of(channel: str, *rest: object) -> str:
 
 
 def _check(url: str) -> None:
-    """Raise `ValueError` unless *url* is one of HTTP with a host and a port that can be."""
+    """Raise `ValueError` unless *url* is one of HTTP with a host and a valid port."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("a URL such as http://127.0.0.1:8080 is needed")

@@ -1,4 +1,4 @@
-"""Who hears what is published: the listeners of each channel by class, and one call of each class for a whole run."""
+"""Delivers what is published: groups the listeners of each channel by class, and calls each class once for a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FanOut:
         self._groups: dict[str, list[Group]] = {}  # by channel; dropped when members change
 
     def members_changed(self, channel: str) -> None:
-        """Look again who listens to *channel*, and in which dialect."""
+        """Forget the groups of *channel*: its listeners have changed, or the dialect of one."""
         self._groups.pop(channel, None)
 
     def deliver(self, run: Sequence[Message], origins: Sequence[Member | None]) -> int:

@@ -1,7 +1,7 @@
-"""What several connections publish in one turn of the event loop, gathered by channel.
+"""Gathers what several connections publish in one turn of the event loop, by channel.
 
-A message that comes alone costs the bus twice as much as one of a run. So those that come alone on one channel in one
-turn of the loop become a run of several senders, which costs them what it costs the messages of one.
+A message that comes alone costs the bus twice as much as one of a run. So the messages that come alone on one channel
+in one turn of the loop become a run of several senders, and each costs as little as in a run of one sender.
 
 Laws of this file. The order of each connection and of each channel is that of arrival: a connection, and a sender, has
 gathered messages on one channel only, and a channel has those of one protocol; whatever would break that publishes

@@ -27,7 +27,7 @@ class Administration:
         self._lock = anyio.Lock()  # one change at a time
 
     def secret(self, webhook: Webhook) -> str:
-        """Return the newest secret of *webhook*, as receivers are told it."""
+        """Return the newest secret of *webhook*, as receivers get it."""
         return encode_secret(derive_secret(self._gateway.home.secret, webhook.id, webhook.generation))
 
     async def create(self, url: str, channels: str, after: int | None, by: str | None) -> Webhook | None:
@@ -79,7 +79,7 @@ class Administration:
         return await self._courier.run_saving(lambda: self._store.dead_letters(webhook.id, after, limit))
 
     async def retry(self, webhook: Webhook, letter: DeadLetter) -> Outcome | None:
-        """Send a dead letter once more, at once; if it is delivered it is none any more. None if it is not kept."""
+        """Send a dead letter again, at once, and delete it if it is delivered; None if its message is not kept."""
         outcome = await self._courier.send(webhook, Place(letter.seq, 0, letter.channel))
         if outcome is not None and outcome.verdict is Verdict.DELIVERED:
             await self.delete_dead_letter(webhook, letter.seq)

@@ -15,7 +15,7 @@ FOLLOWING = "SELECT seq, offset, channel FROM messages WHERE seq > ? AND seq <= 
 
 
 class Place(NamedTuple):
-    """Where a message stands."""
+    """The position of a message in the log."""
 
     seq: int
     offset: int
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 
 class Backlog:
-    """What the log has for webhooks."""
+    """The messages of the log, as webhooks read them."""
 
     def __init__(self, index: Index) -> None:
         self._index = index

@@ -92,7 +92,7 @@ class Courier:
             self.store.close()
 
     async def _watch(self) -> None:
-        """Search what is new, and save positions, for ever."""
+        """Search new messages and save positions, until cancelled."""
         saved_at = anyio.current_time()
         while True:
             await self._any.wait()
@@ -108,7 +108,7 @@ class Courier:
                 await self._save_positions()
 
     async def _search(self) -> None:
-        """Wake the idle webhooks that something new is for, and let the others pass it by."""
+        """Wake the idle webhooks that a new message matches, and move the positions of the others."""
         while self._head < self.backlog.end:
             if not any(each.idle for each in self._deliveries.values()):
                 self._head = self.backlog.end  # the others search for themselves
@@ -150,7 +150,7 @@ class Courier:
         if (delivery := self._deliveries.pop(webhook.id, None)) is not None:
             delivery.stop()
 
-    # What deliveries need
+    # Called by deliveries
 
     async def page(self, after: int) -> tuple[list[Place], int]:
         """Return `Backlog.page` in a turn of the loop that long answers share: a backlog may be the whole log."""

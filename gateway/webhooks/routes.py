@@ -119,7 +119,7 @@ class WebhookRoutes:
         return views.json_response({"deadLetters": [letter.as_json() for letter in letters], "next": more})
 
     async def retry_dead_letter(self, request: Request, id: Id, sequence: Sequence) -> Response:
-        """Send one dead letter again, at once; once it is delivered it is none any more."""
+        """Send one dead letter again, at once; it is deleted once it is delivered."""
         self._admit(request)
         webhook = self._find(id)
         letter = await self._find_letter(webhook, sequence)

@@ -21,7 +21,7 @@ def derive_secret(gateway_secret: bytes, webhook: str, generation: int) -> bytes
 
 
 def encode_secret(secret: bytes) -> str:
-    """Return *secret* as receivers are told it."""
+    """Return *secret* as receivers get it: text with a prefix."""
     return PREFIX + b64encode(secret).decode()
 
 

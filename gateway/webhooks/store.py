@@ -59,7 +59,7 @@ class WebhookStore:
         return found
 
     def put(self, webhook: Webhook) -> None:
-        """Add *webhook*, or replace what is kept of it."""
+        """Add *webhook*, or replace it."""
         marks = ", ".join("?" * len(COLUMNS))
         self._run(f"INSERT OR REPLACE INTO webhooks VALUES ({marks})", [getattr(webhook, name) for name in COLUMNS])
 

@@ -18,7 +18,7 @@ RequestId = int | Annotated[str, msgspec.Meta(max_length=128)] | None
 
 
 class Request(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, tag=str.lower, kw_only=True):
-    """What every message has."""
+    """The field that every message may have."""
 
     request: RequestId = None
 
@@ -32,7 +32,7 @@ class Subscribe(Request):
 
 
 class Unsubscribe(Request):
-    """Listen no more."""
+    """Stop listening."""
 
     channel: str | None = None
     pattern: str | None = None
@@ -89,7 +89,7 @@ _OTHER_ESCAPES = tuple(rb"\u" + digit.encode() for digit in "0123456789abcefABCE
 
 
 class MalformedMessage(Exception):
-    """What arrived is no message of a client; *request* is its name, if that can be read."""
+    """A message of a client is not valid; *request* is its name, if that can be read."""
 
     def __init__(self, request: RequestId, reason: str) -> None:
         super().__init__(reason)

@@ -57,10 +57,10 @@ class WebSocketSession(Session):
         self._catching_up = False  # a page of missed messages is being made or sent
         self.stream(self._welcome())  # made when it is sent: the key's owner is not known yet
 
-    # What the shell brings
+    # Called by the shell
 
     def handle(self, data: bytes) -> None:
-        """Act on one request; what is none is answered, and many of them end the connection."""
+        """Act on one request; a malformed one is refused, and many of them end the connection."""
         try:
             request = decode(data)
         except MalformedMessage as error:
@@ -73,7 +73,7 @@ class WebSocketSession(Session):
             self._refuse(request.request, error)
 
     def receive_eof(self) -> None:
-        """The connection is over."""
+        """End the session: the connection is closed."""
         self._feed.discard()
         super().receive_eof()
 
@@ -86,7 +86,7 @@ class WebSocketSession(Session):
         self._feed.discard()
         super()._discard()
 
-    # What the bus brings
+    # Called by the bus
 
     def deliver(self, message: Message) -> None:
         """Queue a direct message at once, any other message once it is on disk."""
@@ -96,11 +96,11 @@ class WebSocketSession(Session):
             self._feed.offer(message)
 
     def peer_joined(self, channel: str, peer: Peer) -> None:
-        """Say who came."""
+        """Tell the client that a peer joined."""
         self.put(_presence("joined", channel, peer))
 
     def peer_left(self, channel: str, peer: Peer) -> None:
-        """Say who left."""
+        """Tell the client that a peer left."""
         self.put(_presence("left", channel, peer))
 
     def _emit(self, subscription: Subscription, message: Message) -> None:
@@ -117,7 +117,7 @@ class WebSocketSession(Session):
         where = b'"pattern":%b,' % dumps(pattern) if pattern else b""
         return text_frame(b'{"type":"message",' + where + views.message(self.bus.peers, message)[1:])
 
-    # What was missed
+    # Missed messages
 
     def _catch_up(self) -> None:
         """Schedule a page of what was missed, unless one is under way."""
@@ -161,7 +161,7 @@ class WebSocketSession(Session):
         self._subscriptions[selection] = self._feed.add(selection, request.after)
 
     def unsubscribe(self, request: messages.Unsubscribe) -> None:
-        """Listen no more."""
+        """Stop listening."""
         selection = self._selection(request.channel, request.pattern)
         self.pace("")
         try:
@@ -234,7 +234,7 @@ class WebSocketSession(Session):
         self.pace("")
         self._answer("pong", request.request)
 
-    # What they need
+    # Parts of requests
 
     def _peers(self, request: messages.Presence, peers: list[Peer]) -> Iterator[Form]:
         for start in range(0, max(1, len(peers)), listing.BATCH):
@@ -301,7 +301,7 @@ VERBS: Mapping[type[messages.Request], Callable[[WebSocketSession, Any], None]] 
 
 
 class WebSocketService:
-    """What accepts connections to `/v1/ws`."""
+    """Accepts connections to `/v1/ws`."""
 
     name = REST
     paths = (PATH,)
