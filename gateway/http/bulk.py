@@ -1,15 +1,17 @@
 """`POST .../messages` with a message on each line (NDJSON), read and answered at the same time.
 
 The body is never held as a whole: unsent results are limited to `MAX_UNSENT` bytes, and a client that does not read
-them is not read either. All lines that arrive together go to the disk together. A failing disk ends the stream: each
-line that was read is answered, with a problem if it was not accepted or if that is not known.
+them is not read either. Lines that arrive together are published in runs (decision 10), and go to the disk together.
+A failing disk ends the stream: each line that was read is answered, with a problem if it was not accepted or if that
+is not known.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from contextlib import aclosing, suppress
-from itertools import count
+from itertools import count, groupby
 from typing import NamedTuple
 
 import anyio
@@ -22,9 +24,9 @@ from gateway.core.message import REST
 
 from .bodies import SHORT_BODY, network_of, turn_queue
 from .kit import outcome_unknown, wait_until_synced
-from .media import MAX_CONTENT, NDJSON, TOO_LONG, WHITESPACE, ParsedContent
+from .media import MAX_CONTENT, NDJSON, TOO_LONG, WHITESPACE, ParsedContent, parse_content
 from .problems import Problem, problem_of
-from .publish import Publisher, parse_request_content
+from .publish import Publisher, parse_request_content, parse_short
 
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; above it no line is read
 LINES_PER_TURN = 128  # lines that are taken in one turn of the loop
@@ -56,11 +58,14 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> list[bytes | None]:
         """Return the lines that *data* completes, without blank ones."""
-        *ends, rest = data.split(b"\n")
-        lines: list[bytes | None] = []
-        for end in ends:
-            self._add(end)
-            lines += self.end()
+        first, *whole = data.split(b"\n")
+        self._add(first)
+        if not whole:
+            return []
+        lines = self.end()
+        rest = whole.pop()
+        limit = self._limit  # of what follows, nothing is kept from before
+        lines += [line if len(line) <= limit else None for line in whole if len(line) > limit or line.strip(WHITESPACE)]
         self._add(rest)
         return lines
 
@@ -168,7 +173,9 @@ class BulkResponse(Response):
 
     async def _publish_all(self, lines: list[bytes | None]) -> None:
         """Publish *lines* as fast as the rate limits, the disk and the client allow."""
-        todo = deque([await self._content(line) for line in lines])
+        todo = deque(
+            [self._short(line) if line is None or len(line) <= SHORT_BODY else await self._long(line) for line in lines]
+        )
         while todo:
             await anyio.sleep(self._publish(todo))
             while self._unsent > MAX_UNSENT:
@@ -177,45 +184,55 @@ class BulkResponse(Response):
                 with suppress(OutcomeUnknown):  # the next line is refused
                     await wait_until_synced(self._gateway.log, self._gateway.log.next_seq - 1)
 
-    async def _content(self, line: bytes | None) -> ParsedContent | Problem:
-        """Return the content of *line*, or the problem with it."""
+    def _short(self, line: bytes | None) -> ParsedContent | Problem:
+        """Return the content of a short *line*, or the problem with it; None is one that is too long."""
         if line is None:
             return Problem("content-too-long", TOO_LONG)
-        caller = self._publisher.caller
         try:
-            if len(line) <= SHORT_BODY:
-                return await parse_request_content(caller, line)
+            return parse_short(self._publisher.caller, line, parse_content)
+        except Problem as problem:
+            return problem
+
+    async def _long(self, line: bytes) -> ParsedContent | Problem:
+        """Return the content of a long *line*, or the problem with it."""
+        try:
             async with turn_queue().turn(self.network):
-                return await parse_request_content(caller, line)
+                return await parse_request_content(self._publisher.caller, line)
         except Problem as problem:
             return problem
 
     def _publish(self, todo: deque[ParsedContent | Problem]) -> float:
         """Publish a few lines of *todo*; return the seconds to wait before the next."""
-        last = wait = 0.0
-        for _ in range(min(LINES_PER_TURN, len(todo))):
+        wait, ready = 0.0, min(LINES_PER_TURN, len(todo))
+        for paced in range(ready):
             try:
-                result = self._result(todo[0])
+                self._publisher.pace()
             except Throttled as error:  # the line is published later, not refused
-                wait = error.retry_after_seconds
+                wait, ready = error.retry_after_seconds, paced
                 break
-            todo.popleft()
-            last = max(last, result.seq)
-            self._unsent += len(result.text)
-            self._results.append(result)
-        self._gateway.log.when_synced(int(last), self._ready.set, self._on_write_failure)
+        last = 0
+        for alike, lines in groupby([todo.popleft() for _ in range(ready)], self._publisher.takes_in_runs):
+            for result in self._run(list(lines)) if alike else map(self._result, lines):
+                last = max(last, result.seq)
+                self._unsent += len(result.text)
+                self._results.append(result)
+        self._gateway.log.when_synced(last, self._ready.set, self._on_write_failure)
         return wait
+
+    def _run(self, lines: list[ParsedContent | Problem]) -> Iterable[_Result]:
+        try:
+            taken = self._publisher.publish_run(lines)
+        except RequestError:  # perhaps because of one of them
+            return map(self._result, lines)
+        answer = self._publisher.answer
+        return [_Result(next(self._numbers), each.seq, answer(each) + b"\n") for each in taken]
 
     def _result(self, line: ParsedContent | Problem) -> _Result:
         number = next(self._numbers)
         try:
-            self._publisher.pace()
             if isinstance(line, Problem):
                 raise line
             taken = self._publisher.publish(line, number)
-        except Throttled:
-            self._numbers = count(number)
-            raise
         except RequestError as error:
             return self._refused(number, error)
         return _Result(number, taken.seq, self._publisher.answer(taken) + b"\n")

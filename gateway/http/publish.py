@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import anyio.to_thread
 from fastapi import Request
 
@@ -85,6 +87,17 @@ class Publisher:
         if isinstance(first, Message) and first.content != content.text:
             raise Conflict(f"another message came with the Idempotency-Key {self._key!r} before")
         return found
+
+    def takes_in_runs(self, line: ParsedContent | Problem) -> bool:
+        """Whether *line* can be published in a run: nothing has to be found for it."""
+        return self._key is None and isinstance(line, ParsedContent) and line.parent is None
+
+    def publish_run(self, lines: Iterable[ParsedContent | Problem]) -> list[Message]:
+        """Publish *lines* that `takes_in_runs` takes, all or none of them; raises `RequestError` if it is none."""
+        self.caller.authorize("publish", self.channel)
+        run = [Message(self.channel, self._who, REST, line.text) for line in lines if isinstance(line, ParsedContent)]
+        self.gateway.bus.publish_run(run)
+        return run
 
     def pace(self) -> None:
         """Raise `Throttled` if the caller publishes too fast."""

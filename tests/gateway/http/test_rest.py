@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,8 +25,11 @@ from hypothesis import strategies as st
 
 from gateway.access.auth import KeyFile
 from gateway.core import jsontext
+from gateway.core.errors import Unavailable
+from gateway.core.message import Message
 from gateway.http import bodies, bulk, explanations, keys, media, operations, rest, traces
 from gateway.http.bulk import LineSplitter
+from gateway.http.publish import Publisher
 from gateway.storage import log
 from gateway.webhooks import routes
 
@@ -34,6 +37,7 @@ PATIENCE = 60.0
 ROUTES = rest.ROUTES + keys.ROUTES + traces.ROUTES + operations.ROUTES + explanations.ROUTES + routes.ROUTES
 NDJSON = {"Content-Type": "application/x-ndjson"}
 LOBBY = "/v1/channels/lobby/messages"
+NUMBERS = count()
 
 
 @pytest.fixture
@@ -189,6 +193,59 @@ def test_property_lines_are_the_same_however_they_are_cut(text: bytes, cuts: lis
     found = [line for a, b in pairwise(places) for line in cutter.feed(text[a:b])] + cutter.end()
     whole = [line for line in text.split(b"\n") if line.strip(b" \t\r\n") or len(line) > limit]
     assert found == [line if len(line) <= limit else None for line in whole]
+
+
+def test_lines_that_arrive_together_are_published_together(local: Any, http: httpx.Client) -> None:
+    runs, submit = list[int](), local.gateway.bus.submit
+
+    def note(run: Any, origins: Any) -> None:
+        runs.append(len(run))
+        submit(run, origins)
+
+    local.gateway.bus.submit = note
+    assert len(lines(http.post(LOBBY, content=b'{"n":1}\n' * 1_000, headers=NDJSON))) == sum(runs) == 1_000
+    assert len(runs) < 100
+
+
+LINES = [
+    b"1",
+    b'{"a": [1, 2]}',
+    b"{",
+    b"",
+    b"\xff",
+    b'{"inReplyTo":"none"}',
+    b'"' + b"x" * 100_000 + b'"',
+    b'"\\ud800"',
+]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.lists(st.sampled_from(LINES), max_size=12), key=st.booleans(), fails=st.booleans())
+def test_property_lines_at_once_are_lines_one_by_one(
+    local: Any, http: httpx.Client, body: list[bytes], key: bool, fails: bool
+) -> None:
+    """Also if one of the messages that are accepted cannot be logged."""
+    bus, told = local.gateway.bus, list[Any]()
+    submit = bus.submit
+
+    def refuse(run: Any, origins: Any) -> None:
+        if any(message.content == LINES[1] for message in run) and fails:
+            raise Unavailable("no room")
+        submit(run, origins)
+
+    for alone in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bus, "submit", refuse)
+            if alone:
+                patch.setattr(Publisher, "takes_in_runs", lambda *_: False)
+            more = {"Idempotency-Key": f"{alone} {next(NUMBERS)}"} if key else {}
+            before = local.gateway.log.next_seq
+            results = lines(http.post(LOBBY, content=b"\n".join(body), headers=NDJSON | more))
+        said = [local.gateway.index.entry(seq) for seq in range(before, local.gateway.log.next_seq)]
+        place = count(1)
+        shown = [result if "status" in result else (next(place), result["undelivered"]) for result in results]
+        told.append((shown, [(entry.content, entry.parent) for entry in said if isinstance(entry, Message)]))
+    assert told[0] == told[1]
 
 
 class Wire:
