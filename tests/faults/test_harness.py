@@ -17,6 +17,7 @@ from gateway.storage.record import Fact, encode
 from tests.faults.harness.checks import Served, records, whole
 from tests.faults.harness.disk import cut_power, damage
 from tests.faults.harness.ledger import Ledger, Said
+from tests.faults.harness.nursery import Running
 from tests.faults.harness.plan import BLOWS, DAMAGE, ENDS, WEATHER, plan
 from tests.faults.harness.shim import Call, Control, Kind, library
 from tests.faults.runs import SEEDS, require_compiler
@@ -122,6 +123,12 @@ def test_the_clock_is_put_elsewhere(writer: Writer) -> None:
     before = float(writer.do("time"))
     writer.control.clock(86_400)
     assert 86_000 < float(writer.do("time")) - before < 90_000
+
+
+def test_a_gateway_that_ended_is_sent_no_signal(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    Running(ended.pid, "", "", tmp_path / "log", Control(tmp_path / "control")).kill()
 
 
 def test_a_power_cut_takes_what_was_not_synced(writer: Writer) -> None:

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -51,8 +52,9 @@ class Running:
         return self.log.read_text(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        os.kill(self.pid, number)
+        """Send it a signal, unless it has ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it with signal 9."""

@@ -28,7 +28,7 @@ from .trouble import Trouble
 from .wires import Http, Refused
 
 CATCH_UP = 10.0  # seconds for listeners to be shown what was accepted
-NOTICED = 0.5  # seconds until a gateway is known to have killed itself
+NOTICED = 5.0  # seconds until a gateway is known to have killed itself, on a machine that is busy
 LULL = 0.08  # seconds of talk before, between and after blows
 
 
