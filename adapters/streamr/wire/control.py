@@ -7,10 +7,11 @@ and that is data. `adapters.streamr.wire.codec` reads and writes frames by these
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from typing import Any, ClassVar, Final
+
+from msgspec import Struct
 
 from .message import MessageRef, StreamMessage
 
@@ -37,32 +38,28 @@ class ControlType(IntEnum):
     RESEND_RANGE = 13
 
 
-@dataclass(slots=True, kw_only=True)
-class Frame:
+class Frame(Struct, kw_only=True):
     """What every control frame has: in version 1 the id is the `subId`, a number as well, or `NO_REQUEST_ID`."""
 
     request_id: str | int = ""
     version: int = 2
 
 
-@dataclass(slots=True, kw_only=True)
-class ClientRequest(Frame):
+class ClientRequest(Frame, kw_only=True):
     """A client wants something, on behalf of the user of the session token, or of S1's API key."""
 
     session_token: str | None = None
     api_key: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class PublishRequest(ClientRequest):
+class PublishRequest(ClientRequest, kw_only=True):
     """A client publishes a message on a stream."""
 
     type: ClassVar = ControlType.PUBLISH
     message: StreamMessage
 
 
-@dataclass(slots=True, kw_only=True)
-class SubscribeRequest(ClientRequest):
+class SubscribeRequest(ClientRequest, kw_only=True):
     """A client wants new messages of a stream partition."""
 
     type: ClassVar = ControlType.SUBSCRIBE
@@ -70,8 +67,7 @@ class SubscribeRequest(ClientRequest):
     stream_partition: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class UnsubscribeRequest(Frame):
+class UnsubscribeRequest(Frame, kw_only=True):
     """A client wants no more messages of a stream partition."""
 
     type: ClassVar = ControlType.UNSUBSCRIBE
@@ -79,8 +75,7 @@ class UnsubscribeRequest(Frame):
     stream_partition: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class ResendRequest(ClientRequest):
+class ResendRequest(ClientRequest, kw_only=True):
     """A client wants stored messages: the last `number_last`, or those from `from_ref` (up to `to_ref`).
 
     Both ends are included. A reference without a sequence number means its whole millisecond. S1's single
@@ -103,16 +98,14 @@ class ResendRequest(ClientRequest):
         return ControlType.RESEND_FROM if self.to_ref is None else ControlType.RESEND_RANGE
 
 
-@dataclass(slots=True, kw_only=True)
-class Delivery(Frame):
+class Delivery(Frame, kw_only=True):
     """A message for a subscriber (BROADCAST) or in answer to a resend request (UNICAST)."""
 
     type: ControlType
     message: StreamMessage
 
 
-@dataclass(slots=True, kw_only=True)
-class StreamResponse(Frame):
+class StreamResponse(Frame, kw_only=True):
     """The outcome of a request: SUBSCRIBED, UNSUBSCRIBED, RESENDING, RESENT or NO_RESEND."""
 
     type: ControlType
@@ -120,8 +113,7 @@ class StreamResponse(Frame):
     stream_partition: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class ErrorResponse(Frame):
+class ErrorResponse(Frame, kw_only=True):
     """A request was refused, or failed; version 1 shows neither `error_code` nor `request_id`."""
 
     type: ClassVar = ControlType.ERROR
