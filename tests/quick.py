@@ -35,7 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Do what was asked for."""
-    config.addinivalue_line("markers", "slow: takes more than a second of an idle processor; not run by --quick")
+    config.addinivalue_line(
+        "markers", "slow: takes a second of an idle processor, all its cases together; not run by --quick"
+    )
     if config.getoption("quick"):
         config.pluginmanager.register(_Quick())
         settings.register_profile("quick", deadline=None, max_examples=EXAMPLES)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,3 +50,14 @@ def test_it_skips_what_starts_a_process_wherever_that_is(tmp_path: Path) -> None
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "1 failed, 1 passed, 7 skipped" in done.stdout, done.stdout
     assert "test_that_fails" in done.stdout
+
+
+def test_the_floor_of_coverage_only_rises() -> None:
+    command = ["git", "log", "--format=", "--patch", "-G^fail_under", "--", "pyproject.toml"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("this is no checkout")
+    earlier = [float(floor) for floor in re.findall(r"^\+fail_under = ([\d.]+)$", done.stdout, re.MULTILINE)]
+    report = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["report"]
+    assert earlier
+    assert report["fail_under"] >= max(earlier)

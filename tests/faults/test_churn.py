@@ -98,6 +98,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     house.posted.drain()
 
 
+@pytest.mark.slow
 def test_the_log_stays_bounded_while_everything_in_it_changes(house: House) -> None:
     sizes = []
     for number in range(ROUNDS):

@@ -199,6 +199,7 @@ def test_what_is_good_is_taken_whole(tmp_path: Path) -> None:
         assert {message.protocol for message in here.gateway.index.history("room")} == {"sprout", "streamr", "rest"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_is_in_a_log_the_gateway_starts(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

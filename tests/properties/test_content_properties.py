@@ -123,6 +123,7 @@ class _Digits(str):
         return str.__hash__(self)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), list(product(WAYS, WAYS)))
 @settings(max_examples=60, deadline=None)
 @given(text=TEXTS)

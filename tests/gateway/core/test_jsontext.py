@@ -163,6 +163,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_every_reader_handles_a_mib_of_anything(piece: str) -> None:
     """Each of them took a second or more where it walked, or went over the same text again and again."""

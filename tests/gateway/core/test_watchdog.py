@@ -71,6 +71,7 @@ def test_new_work_is_not_a_stall(watched: Watched) -> None:
     assert watched.dog.stalled, "now it is"
 
 
+@pytest.mark.slow
 def test_a_late_loop_is_reported_with_its_stack(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     ready, done = threading.Event(), threading.Event()
 

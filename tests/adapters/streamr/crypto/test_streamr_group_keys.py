@@ -238,6 +238,7 @@ PAIR = pair_of(NODE["privateKey"])
 @given(
     st.sampled_from([27, 28, 29, 30, 31, 32]), VALUES | st.text(max_size=9), st.sampled_from([0, 1, 2]), st.booleans()
 )
+@pytest.mark.slow
 def test_a_message_is_read_or_refused(kind: int, content: Any, encryption_type: int, whole: bool) -> None:
     message = said(kind, content, encryption_type)
     with suppress(StreamrError):

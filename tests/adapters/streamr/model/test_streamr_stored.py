@@ -208,6 +208,7 @@ saying = st.one_of(
 # fmt: on
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(saying, max_size=14), span=st.tuples(*[st.tuples(st.integers(-6, 6), st.integers(0, 2))] * 2))
 def test_any_history_is_read_like_a_sorted_list(

@@ -60,6 +60,7 @@ def agrees(wire: bytes) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(firsts, st.lists(st.tuples(st.sampled_from(PLACES + 2 * VARIES), values), max_size=3), st.booleans(), st.data())
 def test_what_is_read_is_read_the_same(
