@@ -24,6 +24,7 @@ from gateway.core.errors import OperatorError
 from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
+from gateway.shells.websocket import MAX_MESSAGE
 
 from . import identity, logs, machine, systemd
 from .app import create_app
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     import hypercorn.config
 
 BACKLOG = 4096
-MAX_FRAME = 1 << 20  # bytes of one WebSocket message; each protocol has its own, smaller limits
 SERVERS = ("uvicorn.error", "hypercorn.error")  # the servers' loggers, which report a failed start with a traceback
 STOP_SECONDS = 5  # for connections to end after `goodbye`
 # Seconds after which a thread that waits for the interpreter gets it. A busy event loop releases the interpreter in
@@ -204,7 +204,7 @@ async def _serve_asyncio(
         lifespan="on",
         http=type("Http", (FastHttp,), {"head_seconds": seconds, "gateway": app.state.gateway}),
         ws=FastWebSocket,
-        ws_max_size=MAX_FRAME,
+        ws_max_size=MAX_MESSAGE,
         ws_per_message_deflate=False,
         ws_ping_interval=60,
         ws_ping_timeout=60,
@@ -245,7 +245,7 @@ def _hypercorn_config(gateway: Gateway, settings: Settings, listener: socket.soc
     config = Config()
     config.backlog = BACKLOG
     config.graceful_timeout = STOP_SECONDS
-    config.websocket_max_message_size = MAX_FRAME
+    config.websocket_max_message_size = MAX_MESSAGE
     config.include_server_header = False
     config.ssl_handshake_timeout = settings.limits.handshake_seconds
     config.loglevel = "WARNING"

@@ -28,9 +28,9 @@ from gateway.storage.record import Entry, Fact
 from gateway.storage.schema import KnownId, Row, Statement
 
 from .assembly import assemble
+from .log_checks import SignatureVerifier, flaw
 from .retention import lifetime, references, removal_statements
 from .settings import SproutSettings
-from .verification import SignatureVerifier, flaw
 
 TITLES = {REST: "REST"}  # of protocols that have no adapter
 
@@ -78,18 +78,18 @@ class SproutAdapter(Adapter):
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {each.name: getattr(each, "title", each.name) for each in bus.translators}
         name = f"Trellis {self.home.gateway_id}"
-        self.mint, self.signer, self.hub = assemble(services, self.options, key, name, titles)
+        self.mint, self.signer, self.parts = assemble(services, self.options, key, name, titles)
         for channel in bus.channels.registered():
             self.channel_registered(channel)
 
     def tick(self, now: int) -> None:
         """Announce changes of presence to Arbor, and see what retention has removed, once a second."""
         with suppress(Unavailable):
-            self.hub.horizon.kept_since = (
+            self.parts.horizon.kept_since = (
                 self.services.index.kept_since(now) - LATE_AFTER
             )  # authors' clocks may be slow
-        self.hub.nodes.store.refresh()
-        self.hub.presence.tick(now)
+        self.parts.nodes.store.refresh()
+        self.parts.presence.tick(now)
 
     def accept(self, request: ConnectionRequest) -> SproutSession:
         """Open a session for a connection; none is refused."""
@@ -107,9 +107,9 @@ class SproutAdapter(Adapter):
     def open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
         """Open a session of that *kind* for *principal*."""
         refused = partial(self.services.metrics.refused, NAME)
-        session = kind(self.bus, principal, self.hub, refused)
+        session = kind(self.bus, principal, self.parts, refused)
         session.handshake = self.services.handshake
-        self.hub.audience.sessions[session] = None
+        self.parts.audience.sessions[session] = None
         return session
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002
@@ -131,7 +131,7 @@ class SproutAdapter(Adapter):
         if community is None:
             self.mint.community(channel)
         else:
-            self.hub.audience.community_added(community)
+            self.parts.audience.community_added(community)
 
     def preparing(self, channel: str) -> PendingForm | None:
         """The community of *channel* while it is being signed; None once it has one."""
@@ -152,13 +152,13 @@ class SproutAdapter(Adapter):
 
     def resolve_id(self, id: str) -> str | None:
         """The id of the message of which the node *id* is a copy, made by another gateway; None if it is no copy."""
-        seq = self.hub.nodes.store.seq(id)
-        copy = None if seq is None else self.hub.nodes.store.entry(seq)
+        seq = self.parts.nodes.store.seq(id)
+        copy = None if seq is None else self.parts.nodes.store.entry(seq)
         return copy.fields.get("copy") if isinstance(copy, Fact) else None
 
     def form(self, message: Message, key: str) -> Form:
         """The line of the message's node."""
-        return self.hub.nodes.form(message, key)
+        return self.parts.nodes.form(message, key)
 
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row | KnownId]:
         """The rows that *entries* add to the tables, and the ids of nodes."""
@@ -168,11 +168,11 @@ class SproutAdapter(Adapter):
         """Note the nodes in *entries*, and which messages were offered as which nodes."""
         for entry in entries:
             if entry.protocol == NAME:
-                learn(self.hub.nodes.store, entry)
+                learn(self.parts.nodes.store, entry)
             if isinstance(entry, Fact) and entry.protocol == NAME and entry.kind == "form":
                 self.signer.offered(entry.fields["of"])
             elif isinstance(entry, Fact) and entry.kind == "channel" and NAME in entry.fields["addresses"]:
-                self.hub.audience.community_added(entry.fields["addresses"][NAME])
+                self.parts.audience.community_added(entry.fields["addresses"][NAME])
 
     @classmethod
     def flaw(cls, entry: Entry) -> str | None:
@@ -202,7 +202,7 @@ class SproutAdapter(Adapter):
     def forget(self, fact: Fact) -> None:
         """Drop the node from all caches; it is requested or minted again when it is needed."""
         what = fact.fields.get("what") or ""
-        self.hub.nodes.forget(fact.fields["native"][NAME], fact.seq, what)
+        self.parts.nodes.forget(fact.fields["native"][NAME], fact.seq, what)
         self.mint.forget(what)
 
     @classmethod

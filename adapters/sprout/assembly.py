@@ -12,10 +12,10 @@ from adapters.sprout.hub.delivery import OrderedDelivery
 from adapters.sprout.hub.direct_intake import DirectIntake
 from adapters.sprout.hub.gateway_replies import GatewayReplies
 from adapters.sprout.hub.horizon import RetentionHorizon
-from adapters.sprout.hub.hub import Hub
 from adapters.sprout.hub.identification import ConnectionIdentifier
 from adapters.sprout.hub.intake import Intake
 from adapters.sprout.hub.nodes import NodeDirectory
+from adapters.sprout.hub.parts import SproutParts
 from adapters.sprout.hub.presence import SproutPresence
 from adapters.sprout.hub.publisher import ReplyPublisher
 from adapters.sprout.hub.reader import NodeReader
@@ -37,7 +37,7 @@ from .settings import SproutSettings
 
 def assemble(
     services: Services, options: SproutSettings, key: SecretKey, name: str, titles: Mapping[str, str]
-) -> tuple[Mint, ReplySigner, Hub]:
+) -> tuple[Mint, ReplySigner, SproutParts]:
     """Construct all parts. The gateway, called *name*, signs with *key*; *titles* are names of protocols for people.
 
     Each part gets only the parts that it needs.
@@ -68,7 +68,7 @@ def assemble(
     roots = RootIntake(bus, nodes, rights, audience, mint, gateways)
     intake = Intake(bus, store, horizon, roots, replies, partial(services.metrics.count, "faults"))
     reader, delivery = NodeReader(bus, nodes, rights), OrderedDelivery(nodes.message_line)
-    hub = Hub(
+    parts = SproutParts(
         nodes, rights, audience, reader, presence, delivery, horizon, intake, quota, services.answer_scheduler, post
     )
-    return mint, signer, hub
+    return mint, signer, parts

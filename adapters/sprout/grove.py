@@ -125,7 +125,7 @@ def import_nodes(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Call
     session.link = True  # it carries nodes of many authors
     left: dict[str, NodeLine] = {}
     for count, line in enumerate(lines, 1):
-        if adapter.hub.nodes.info(line.id) is not None:
+        if adapter.parts.nodes.info(line.id) is not None:
             report.known += 1
         else:
             _plant(line, partial(_take, adapter, session, settle), report, left)
@@ -135,7 +135,7 @@ def import_nodes(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Call
     session.receive_eof()
     settle()
     for flaws in (report.unkept, report.flaws):  # some of these were imported later, for nodes below them
-        unkept = [flaw for flaw in flaws if adapter.hub.nodes.info(flaw.name) is None]
+        unkept = [flaw for flaw in flaws if adapter.parts.nodes.info(flaw.name) is None]
         report.done += len(flaws) - len(unkept)
         flaws[:] = unkept
     return report
@@ -168,7 +168,7 @@ def _take(
 ) -> NodeOutcome:
     while True:
         try:
-            return adapter.hub.intake.take(line, session, asked=asked)
+            return adapter.parts.intake.take(line, session, asked=asked)
         except Unavailable:
             settle()
 
@@ -204,7 +204,7 @@ def _form_lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[
     log, index, first = adapter.services.log, adapter.services.index, 1
     while first < log.next_seq:
         seqs = range(first, min(first + GATHER, log.next_seq))
-        forms = [_form(adapter, index.entry(seq)) for seq in seqs if adapter.hub.nodes.lineage.is_complete(seq)]
+        forms = [_form(adapter, index.entry(seq)) for seq in seqs if adapter.parts.nodes.lineage.is_complete(seq)]
         if any(isinstance(form, PendingForm) and not form.done for form in forms):
             settle()
         for form in forms:
@@ -216,7 +216,7 @@ def _form_lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[
 
 def _form(adapter: SproutAdapter, entry: Entry | None) -> Form | None:
     if isinstance(entry, Message):
-        return None if entry.protocol != NAME and NAME in entry.undelivered else adapter.hub.nodes.entry_line(entry)
+        return None if entry.protocol != NAME and NAME in entry.undelivered else adapter.parts.nodes.entry_line(entry)
     if entry is None or entry.kind != "entity" or entry.protocol != NAME:
         return None
-    return adapter.hub.nodes.entry_line(entry)
+    return adapter.parts.nodes.entry_line(entry)

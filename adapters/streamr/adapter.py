@@ -37,9 +37,9 @@ from gateway.storage.facts import Lifetime
 from gateway.storage.record import Fact
 from gateway.storage.schema import Row, Statement
 
+from .assembly import assemble
 from .context import Context
 from .forms import MAX_CONTENT
-from .parts import Parts
 
 MAX_HOST = 255  # characters of the Host header that a node sent (RFC 1035, section 2.3.4)
 
@@ -131,7 +131,7 @@ class StreamrAdapter(Adapter):
             own=self.bridge_signer.keys.of("gateway", self.home.gateway_id, 0),
             batch_verification=self.options.batch_verification,
         )
-        self.parts = Parts.of(self.context, self.known_keys)
+        self.parts = assemble(self.context, self.known_keys)
 
     def tick(self, now: int) -> None:
         """Do what is due; called once a second. *now* is in ms since 1970."""

@@ -1,29 +1,25 @@
-"""The parts of the running adapter, constructed in the order of their dependencies."""
+"""The parts that Streamr's connections and REST requests share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
 
 from adapters.streamr.model.stored import StoredMessages
 from adapters.streamr.publishing.key_exchange import KeyExchange
 from adapters.streamr.publishing.participant import Participant
 from adapters.streamr.publishing.publish_handler import PublishHandler
 
+from .context import Context
 from .forms import Forms
 from .trust import Trust
 
-if TYPE_CHECKING:
-    from adapters.streamr.crypto.group_keys import GroupKey
-    from adapters.streamr.crypto.keyring import KeyOwner
-
-    from .context import Context
-
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What sessions and REST requests use. *started* is when the adapter started, by the bus's clock (ms)."""
+class StreamrParts:
+    """What connections and REST requests use; `adapters.streamr.assembly` constructs it.
+
+    *started* is when the adapter started, by the bus's clock (ms).
+    """
 
     context: Context
     trust: Trust
@@ -33,17 +29,3 @@ class Parts:
     participant: Participant
     publish_handler: PublishHandler
     started: int
-
-    @classmethod
-    def of(cls, context: Context, known: Iterable[tuple[KeyOwner, GroupKey]]) -> Self:
-        """Make all parts; *known* are the stored group keys of publishers."""
-        bus = context.bus
-        trust = Trust(context)
-        forms = Forms(context.bridge_signer, context.streams, bus.clock)
-        stored = StoredMessages(context.services.index, forms.position, lambda: bus.ledger.next_seq)
-        key_exchange = KeyExchange(forms.frame)
-        participant = Participant(context, trust, key_exchange, known)
-        publish_handler = PublishHandler(context, trust, forms, stored, participant)
-        started = bus.clock()
-        publish_handler.tick(started)
-        return cls(context, trust, forms, stored, key_exchange, participant, publish_handler, started)

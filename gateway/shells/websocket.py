@@ -15,7 +15,8 @@ from websockets.speedups import apply_mask
 from gateway.core.errors import ProtocolError
 from gateway.core.outbox import Close
 
-MAX_MESSAGE = 1 << 20  # bytes; what websockets, the library, allows as well
+# Bytes of one WebSocket message, on every server; each protocol has its own, smaller limits.
+MAX_MESSAGE = 1 << 20
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 OPCODES = (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)

@@ -28,7 +28,7 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 
 from .batch import NodeBatch
-from .hub import Hub
+from .parts import SproutParts
 from .rights import PEER
 from .session import MAX_OUTBOX, SproutSession
 from .waiting import REQUEST_TIMEOUT
@@ -79,8 +79,8 @@ OnAnswer = Callable[[_AnswerBatch, Frame], None]  # called with an answer, and a
 class Peering(SproutSession):
     """The dialling side of a connection between two relays. It is a link: it carries nodes of many authors."""
 
-    def __init__(self, bus: Any, principal: Principal, hub: Hub, refused: Callable[[str], None]) -> None:
-        super().__init__(bus, principal, hub, refused)
+    def __init__(self, bus: Any, principal: Principal, parts: SproutParts, refused: Callable[[str], None]) -> None:
+        super().__init__(bus, principal, parts, refused)
         self.link = True
         self._asked: dict[int, OnAnswer] = {}
         self._requested_authors = BoundedMap[str, None](MAX_KNOWN)  # authors that were requested, and answered

@@ -29,7 +29,7 @@ from .arrivals import MAX_RUN, Arrivals
 from .auto_subscriber import AutoSubscriber
 from .batch import NodeBatch
 from .connection import SproutConnection
-from .hub import Hub
+from .parts import SproutParts
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 MESSAGE_SECONDS: Final = 60  # for a message, or a part of a long announce, to arrive
@@ -43,17 +43,17 @@ _NODE: Final = ord("S")  # the first byte of a node's line, and of no verb
 class SproutSession(SproutConnection):
     """A connected peer: a client, or a relay that acts as one."""
 
-    def __init__(self, bus: Any, principal: Principal, hub: Hub, refused: Callable[[str], None]) -> None:
+    def __init__(self, bus: Any, principal: Principal, parts: SproutParts, refused: Callable[[str], None]) -> None:
         super().__init__(bus, principal)
         self.max_outbox = MAX_OUTBOX
-        self._hub = hub
-        self._nodes = hub.nodes
-        self._rights = hub.rights
-        self._reader = hub.reader
-        self._presence = hub.presence
+        self._parts = parts
+        self._nodes = parts.nodes
+        self._rights = parts.rights
+        self._reader = parts.reader
+        self._presence = parts.presence
         self._refused = refused
-        self._arrivals = Arrivals(self, hub.nodes.store, hub.intake, refused, hub.quota)
-        self._auto_subscriber = AutoSubscriber(self, hub.nodes, hub.rights)
+        self._arrivals = Arrivals(self, parts.nodes.store, parts.intake, refused, parts.quota)
+        self._auto_subscriber = AutoSubscriber(self, parts.nodes, parts.rights)
         self._parser = Parser(self._expects)
         self._next_id = 0
         self._work: Callable[[], None] | None = None
@@ -94,7 +94,7 @@ class SproutSession(SproutConnection):
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
         """Announce messages to all listeners, except those that are not delivered to Arbor."""
-        tell = sessions[0]._hub.delivery.deliver
+        tell = sessions[0]._parts.delivery.deliver
         return sum(
             tell(message, sessions, origin)
             for message, origin in zip(run, origins, strict=True)
@@ -136,7 +136,7 @@ class SproutSession(SproutConnection):
 
     def receive_eof(self) -> None:
         """Release everything at the end of the connection."""
-        self._hub.audience.sessions.pop(self, None)
+        self._parts.audience.sessions.pop(self, None)
         self._drop_all()
         super().receive_eof()
 
@@ -175,7 +175,7 @@ class SproutSession(SproutConnection):
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Run *call* in a later turn of the loop."""
-        self._hub.post(call)
+        self._parts.post(call)
 
     def community_added(self, community: str) -> None:
         """Join the channel of a community that has just got one, if the peer wants it."""
@@ -350,7 +350,7 @@ class SproutSession(SproutConnection):
 
     def _schedule(self, call: Callable[[], None]) -> None:
         """Run *call*, a slice of a response, in this peer's turn."""
-        self._hub.answer_scheduler.schedule(call, self.network)
+        self._parts.answer_scheduler.schedule(call, self.network)
 
     def _answer_lost(self) -> None:
         """Close the connection: the rest of a response cannot be read, and it must not look complete."""

@@ -6,7 +6,7 @@ protocols that had to be placed after their predecessors: those few have a row o
 have those that do not fit the protocol and have no position. Messages that are not in the tables yet are merged from
 memory.
 
-`Parts.stored` reads the messages of a channel (`ids.channel_of`); `Forms.stream_message` converts each to Streamr.
+`StreamrParts.stored` reads the messages of a channel (`ids.channel_of`), and `Forms.stream_message` converts each.
 
 Invariants. An answer contains what was accepted before the request, and nothing later. Memory holds no more than a page
 of keys and 1 MiB of the messages of one millisecond. After each `SLICE` steps of work, more of which a long message

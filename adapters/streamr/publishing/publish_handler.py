@@ -130,7 +130,7 @@ class PublishHandler:
         """Raise unless *request* may *verb* on *channel*, and its message is valid but for the signature."""
         if is_signed(request.message):
             self._check_publisher(requester, request, verb, channel)
-        elif not self._context.bus.allowed(requester.authenticate(request)[0], verb, channel):
+        elif not self._context.bus.allowed(requester.authenticate(request).principal, verb, channel):
             raise Forbidden(verb, channel)
         rules = self._context.streams.rules(request.message.id.stream_id)
         rules.check(request.message)

@@ -18,7 +18,7 @@ from gateway.core.message import Peer
 from gateway.core.principal import Principal
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import Parts
+    from adapters.streamr.parts import StreamrParts
 
 MAX_LISTED = 256  # streams in one answer; `offset` asks for more
 CHANNELS_PER_SLICE = 64  # channels that one slice of the list examines
@@ -55,7 +55,7 @@ class ApiError(RequestError):
 class CoreApi:
     """Returns JSON values, or raises `ApiError`. Addresses may be in upper, lower or mixed case."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StreamrParts) -> None:
         self._context = parts.context
         self._streams = parts.context.streams
         self._trust = parts.trust

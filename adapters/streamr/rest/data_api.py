@@ -34,7 +34,7 @@ from .core_api import CoreApi, RestCaller
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
-    from adapters.streamr.parts import Parts
+    from adapters.streamr.parts import StreamrParts
     from adapters.streamr.trust import Trust
 
 NO_BODY = "No request body or invalid request body."
@@ -108,7 +108,7 @@ class RestRequester:
 class DataApi:
     """Publishes what requests carry, and finds what they ask for."""
 
-    def __init__(self, parts: Parts, core_api: CoreApi) -> None:
+    def __init__(self, parts: StreamrParts, core_api: CoreApi) -> None:
         self._context = parts.context
         self._trust = parts.trust
         self._forms = parts.forms

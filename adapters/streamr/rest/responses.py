@@ -24,7 +24,7 @@ from gateway.http.problems import Handler
 from .core_api import ApiError, RestCaller
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import Parts
+    from adapters.streamr.parts import StreamrParts
 
     from .data_api import DataApi
     from .stream_management import StreamManagement
@@ -44,7 +44,7 @@ ErrorBody = Callable[[Exception, int, str], Any]  # the JSON value that tells of
 class Running(NamedTuple):
     """What answers requests once the adapter has started."""
 
-    parts: Parts
+    parts: StreamrParts
     core_api: StreamManagement
     data: DataApi
 
@@ -141,7 +141,7 @@ def path_name(request: Request, parameter: str) -> str:
 
 
 async def paced_answer(
-    parts: Parts, request: Request, slices: Iterator[bytes], media_type: str, ask: Callable[[], object]
+    parts: StreamrParts, request: Request, slices: Iterator[bytes], media_type: str, ask: Callable[[], object]
 ) -> Response:
     """A long answer, made as its caller reads it and while *ask* does not raise: see `gateway.http.paced`."""
     read_pacer, scheduler = parts.context.bus.read_pacer, parts.context.services.answer_scheduler

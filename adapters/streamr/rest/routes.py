@@ -41,7 +41,7 @@ from .responses import (
 from .stream_management import StreamManagement
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import Parts
+    from adapters.streamr.parts import StreamrParts
     from gateway.core.read_pacer import ReadPacer
 
 PREFIX = "/api/v1"
@@ -135,7 +135,7 @@ ROUTES = [
 # fmt: on
 
 
-def router(started: Callable[[], Parts]) -> APIRouter:
+def router(started: Callable[[], StreamrParts]) -> APIRouter:
     """The routes below `/api/v1`; other paths are refused in the same form.
 
     Routes are made before the adapter starts, so each request asks for the *started* parts.
@@ -192,7 +192,7 @@ def _endpoint(running: Callable[[], Running], route: Route) -> Handler:
     return endpoint
 
 
-async def _in_slices(parts: Parts, core_api: CoreApi, request: Request, slices: Iterator[bytes]) -> Response:
+async def _in_slices(parts: StreamrParts, core_api: CoreApi, request: Request, slices: Iterator[bytes]) -> Response:
     """A long answer, sent while the caller's token is valid; whole for HEAD, which tells its length."""
     if request.method == HEAD:
         scheduler, made = parts.context.services.answer_scheduler, list[bytes]()

@@ -29,7 +29,7 @@ from gateway.core.principal import Principal
 from .session import StreamrSession
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import Parts
+    from adapters.streamr.parts import StreamrParts
 
 PATH = "/network"
 MAX_STATUS = 4_096  # bytes of a status, as JSON, that is kept to be shown
@@ -53,7 +53,7 @@ class NetworkSession(StreamrSession):
 
     def __init__(
         self,
-        parts: Parts,
+        parts: StreamrParts,
         principal: Principal,
         versions: tuple[int | None, int | None],
         max_outbox: int,

@@ -29,20 +29,20 @@ from gateway.core.message import Message, Peer
 from gateway.core.outbox import MAX_STREAMS
 from gateway.core.principal import Principal
 
-from .client_session import ClientSession
+from .base_session import BaseSession
 from .resends import ActiveResend, find_messages
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import Parts
+    from adapters.streamr.parts import StreamrParts
 
 MAX_INBOXES = 4  # names of a peer's inbox in one channel: its numbers and its address
 
 
-class StreamrSession(ClientSession):
+class StreamrSession(BaseSession):
     """A connected client: its subscriptions, what it publishes, and its resends."""
 
     def __init__(
-        self, parts: Parts, principal: Principal, versions: tuple[int | None, int | None], max_outbox: int
+        self, parts: StreamrParts, principal: Principal, versions: tuple[int | None, int | None], max_outbox: int
     ) -> None:
         super().__init__(parts, principal, versions, max_outbox)
         self._forms = parts.forms
@@ -214,7 +214,7 @@ class StreamrSession(ClientSession):
             self.pace(stream)
             check_key_exchange(message, self.bus.clock())
             signer = Principal(f"{NAME}:{message.id.publisher_id.lower()}", self.principal.address)
-            self._authorize_key_exchange("publish", stream, signer, self.authenticate(request)[0])
+            self._authorize_key_exchange("publish", stream, signer, self.authenticate(request).principal)
             self._parts.key_exchange.send(message, address)
         elif (inbox := inbox_of(stream)) is not None:
             self._publish_direct(request, self._channel(inbox.stream_id), inbox)

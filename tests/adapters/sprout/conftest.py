@@ -122,7 +122,7 @@ class Place:
         adapter = self.gateway.adapters[0]
         assert isinstance(adapter, SproutAdapter)
         self.adapter = adapter
-        self.store = adapter.hub.nodes.store
+        self.store = adapter.parts.nodes.store
         self.open = True
 
     def connect(self, name: str = "sprout:anonymous") -> Line:

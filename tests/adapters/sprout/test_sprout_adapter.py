@@ -148,9 +148,9 @@ def test_half_in_the_tables_and_half_not(place: Any, alice: Any, announce: Any) 
     spots = place.store.in_channel("lobby", 4)
     assert [spot.created for spot in spots] == sorted((spot.created for spot in spots), reverse=True)
     assert len(spots) == 4
-    seqs = [place.adapter.hub.nodes.info(id_of(node)).seq for node in thread]
+    seqs = [place.adapter.parts.nodes.info(id_of(node)).seq for node in thread]
     assert [where.seq for where in place.store.thread("lobby", [id_of(replies[0])], 1)] == seqs[::-1]
-    reply, first = (place.adapter.hub.nodes.info(id_of(node)) for node in (replies[0], thread[0]))
+    reply, first = (place.adapter.parts.nodes.info(id_of(node)) for node in (replies[0], thread[0]))
     assert [where.seq for where in place.store.descendants("lobby", reply.key) if where] == seqs[::-1]
     assert [where.seq for where in place.store.descendants("lobby", first.key) if where] == seqs[1:2]
 

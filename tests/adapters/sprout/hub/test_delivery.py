@@ -107,11 +107,11 @@ def test_bytes_queued_for_all_channels_are_bounded(
         toy.say("x" * 40_000)
     assert many.session.closing is not None, "most of it was for this channel"
     assert few.session.closing is None
-    assert place.adapter.hub.delivery.size < 10_000
+    assert place.adapter.parts.delivery.size < 10_000
     for line in signing.lines:
         line.fill(b"SHA512_B32__line x")
     assert few.read().splitlines()[1:] == ["SHA512_B32__line x"]
-    assert place.adapter.hub.delivery.size == 0
+    assert place.adapter.parts.delivery.size == 0
 
 
 def test_a_direct_message_that_arbor_has_no_room_for_is_not_delivered(place: Any, lobby: str) -> None:

@@ -63,10 +63,10 @@ def test_expired_nodes_are_not_offered(
 def test_expired_nodes_are_not_announced_to_relays(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     short = alice.reply(lobby, "short", expiring(place))
     announce(place.connect(), short)
-    spot = place.adapter.hub.nodes.info(id_of(short))
-    assert place.adapter.hub.nodes.line_at(spot.seq) == short.encode()
+    spot = place.adapter.parts.nodes.info(id_of(short))
+    assert place.adapter.parts.nodes.line_at(spot.seq) == short.encode()
     place.clock.now += LIFE
-    assert place.adapter.hub.nodes.line_at(spot.seq) is None
+    assert place.adapter.parts.nodes.line_at(spot.seq) is None
 
 
 def test_a_client_that_holds_nothing_newer_is_not_refused(place: Any, lobby: str, alice: Any, announce: Any) -> None:

@@ -188,7 +188,7 @@ def test_a_thread_that_waits_on_many_connections_is_taken_at_once(place: Any, lo
         place.settle()
     assert [line.read() for line in lines[1:]] == ["status 1 0\n"] * 5
     assert held(place, chain) == 6
-    assert not place.adapter.hub.quota._awaited
+    assert not place.adapter.parts.quota._awaited
 
 
 def test_a_direct_message_releases_waiting_replies(place: Any, lobby: str, alice: Any, announce: Any) -> None:

@@ -64,7 +64,7 @@ def pieces(alice: Forge, bob: Forge, community: str, other: str, random: Random)
 
 def outcome(place: Any, community: str, chunks: Iterable[bytes]) -> Outcome:
     """Send *chunks* on a connection of its own."""
-    channel = place.adapter.hub.nodes.channel(community.split(" ")[0])
+    channel = place.adapter.parts.nodes.channel(community.split(" ")[0])
     line, listener, toy = place.connect(), place.connect(), place.toy()
     listener.ask(f"subscribe 0 {community.split(' ')[0]}\n")
     place.bus.subscribe(toy, channel)

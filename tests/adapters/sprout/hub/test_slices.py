@@ -56,7 +56,7 @@ def test_no_step_looks_up_more_than_a_slice(
     line, (request, expected) = place.connect(), requests(thread)[kind]
     place.posted.drain()
     looked = 0
-    line_at = place.adapter.hub.nodes.line_at
+    line_at = place.adapter.parts.nodes.line_at
 
     def counting(seq: int) -> Form | None:
         nonlocal looked
@@ -64,7 +64,7 @@ def test_no_step_looks_up_more_than_a_slice(
         form: Form | None = line_at(seq)
         return form
 
-    monkeypatch.setattr(place.adapter.hub.nodes, "line_at", counting)
+    monkeypatch.setattr(place.adapter.parts.nodes, "line_at", counting)
     assert line.send(request) == ""
     steps = [looked]
     other = place.connect()
@@ -111,7 +111,7 @@ def test_an_unreadable_response_is_refused_and_the_next_is_complete(
         def fails(_seq: int) -> None:
             raise Unavailable("the disk")
 
-        patch.setattr(place.adapter.hub.nodes, "line_at", fails)
+        patch.setattr(place.adapter.parts.nodes, "line_at", fails)
         place.settle()
         assert line.read() == "status 1 1\n"
     assert line.ask("list 2 2 150\n").startswith("response 2 150\n")

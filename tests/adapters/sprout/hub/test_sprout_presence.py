@@ -281,7 +281,7 @@ def test_announcements_kept_of_all_communities_are_bounded(
     announce(place.connect(), word(bob, lobby, INACTIVE), word(alice, hall))
     place.clock.now += VALIDITY
     settle(place)
-    assert (place.adapter.hub.presence._received, place.adapter.hub.presence._received_count) == ({}, 0)
+    assert (place.adapter.parts.presence._received, place.adapter.parts.presence._received_count) == ({}, 0)
 
 
 # To Arbor
@@ -480,7 +480,7 @@ def test_changes_in_many_communities_take_turns(
     place: Any, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "LOOKED_AT", 2 * presence._PEERS_PER_COMMUNITY)
-    line, words = place.connect(), place.gateway.adapters[0].hub.presence
+    line, words = place.connect(), place.gateway.adapters[0].parts.presence
     for number in range(9):
         community = alice.community(f"room {number}")
         announce(line, alice.identity, community)

@@ -560,7 +560,7 @@ def test_a_connection_that_has_ended_is_forgotten(place: Any, lobby: str, alice:
     assert not [
         session for session in place.bus.sessions() if isinstance(session, SproutSession) and session is line.session
     ]
-    assert line.session not in place.adapter.hub.audience.sessions
+    assert line.session not in place.adapter.parts.audience.sessions
 
 
 # Any bytes

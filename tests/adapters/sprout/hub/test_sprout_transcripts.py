@@ -95,7 +95,7 @@ class Replay:
 def grove(place: Any, valid: dict[str, str], announce: Callable[..., str]) -> Any:
     """A gateway that holds the valid vectors, and nothing of its own among them."""
     announce(place.connect(), *valid.values())
-    place.adapter.hub.rights.may_read = lambda _session, spot: spot.key != place.adapter.mint.id
+    place.adapter.parts.rights.may_read = lambda _session, spot: spot.key != place.adapter.mint.id
     return place
 
 
@@ -199,7 +199,7 @@ def test_90_the_messages_of_wisteria(grove: Any, announce: Callable[..., str]) -
 def test_91_the_requests_of_a_genuine_relay_that_dials(place: Any, announce: Callable[..., str]) -> None:
     told = dict.fromkeys(nodes([line.text for line in said("91-relay-peers-relay") if line.direction == "<"]))
     announce(place.connect(), *told)
-    place.adapter.hub.rights.may_read = lambda _session, spot: spot.key != place.adapter.mint.id
+    place.adapter.parts.rights.may_read = lambda _session, spot: spot.key != place.adapter.mint.id
     replay = Replay(place)
     replay.play("91-relay-peers-relay")
     assert replay.heard == replay.expected

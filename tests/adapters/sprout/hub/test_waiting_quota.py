@@ -44,7 +44,7 @@ def fill(place: Any, nodes: list[str]) -> Any:
 
 
 def test_orphans_of_many_connections_share_one_quota(place: Any, lobby: str, alice: Any) -> None:
-    nodes, room = orphans(alice, lobby, 30), place.adapter.hub.quota
+    nodes, room = orphans(alice, lobby, 30), place.adapter.parts.quota
     many = [fill(place, nodes) for _ in range(20)]
     assert MAX_TOTAL_BYTES // 2 < room.size <= MAX_TOTAL_BYTES
     assert room.size == sum(line.session._arrivals._waiting.size for line in many)
@@ -55,7 +55,7 @@ def test_orphans_of_many_connections_share_one_quota(place: Any, lobby: str, ali
 
 def test_the_largest_holders_are_evicted_for_small_ones(place: Any, lobby: str, alice: Any) -> None:
     missing = alice.reply(lobby, "never shown")
-    place.adapter.hub.quota._limit = 1 << 20
+    place.adapter.parts.quota._limit = 1 << 20
     greedy = fill(place, orphans(alice, lobby, 8))
     assert greedy.session.held_size > 1 << 19
     modest = place.connect()
@@ -72,7 +72,7 @@ def test_the_largest_holders_are_evicted_for_small_ones(place: Any, lobby: str, 
 
 
 def test_the_largest_holder_is_refused(place: Any, lobby: str, alice: Any) -> None:
-    place.adapter.hub.quota._limit = 1 << 20
+    place.adapter.parts.quota._limit = 1 << 20
     line = fill(place, orphans(alice, lobby, 8))
     (another,) = orphans(alice, lobby, 1, "y" * HEAP)
     assert line.ask(f"announce 77 1\n{another}\n").endswith("status 77 4\n")

@@ -208,13 +208,13 @@ def test_no_text_of_a_direct_message_is_kept(place: Any, alice: Any, lobby: str)
     alices.announce(alice.reply(lobby, "hello"))
     alices.announce(alice.reply(lobby, SECRET, twig.encode({"to/1": alice.id.encode()})))
     assert alices.statuses[-1] == "0"
-    kept = place.adapter.hub.nodes.directs
+    kept = place.adapter.parts.nodes.directs
     (direct,) = map(kept.find, kept._directs)
     assert (direct.node.content.blob, direct.node.metadata.blob) == (b"", b"")
 
 
 def test_forgetting_a_direct_message_identifies_nobody(place: Any, alice: Any, bob: Any, lobby: str) -> None:
-    place.adapter.hub.nodes.directs._directs.limit = 1
+    place.adapter.parts.nodes.directs._directs.limit = 1
     alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
     alices.connect(place)
     bobs.connect(place)

@@ -126,13 +126,13 @@ def test_a_reply_from_another_protocol_stands_below_its_day(place: Any, lobby: s
     place.bus.subscribe(toy, "lobby")
     before = toy.say("in time", parent=id_of(below))
     place.settle()
-    assert load(place, lobby) == ids(short, below) | {place.adapter.hub.nodes.store.form_id(before.seq)}
+    assert load(place, lobby) == ids(short, below) | {place.adapter.parts.nodes.store.form_id(before.seq)}
     place.clock.now += LIFE
     late = toy.say("late", parent=id_of(below))
     assert late.parent is not None, "others know what it answers"
     place.settle()
     offered = load(place, lobby)
-    assert place.adapter.hub.nodes.store.form_id(late.seq) in offered
+    assert place.adapter.parts.nodes.store.form_id(late.seq) in offered
     assert len(offered) == 2, "it, and the conversation of its day"
 
 
@@ -266,7 +266,7 @@ def test_a_reply_to_a_retired_thread_opens_a_new_one(make_place: Callable[..., A
     answer = place.toy().say("I answer", parent=id_of(chain[-1]))
     place.settle()
     offered = load(place, community)
-    assert place.adapter.hub.nodes.store.form_id(answer.seq) in offered
+    assert place.adapter.parts.nodes.store.form_id(answer.seq) in offered
 
 
 def test_a_long_thread_is_looked_up_in_slices(
@@ -278,7 +278,7 @@ def test_a_long_thread_is_looked_up_in_slices(
     announce(place.connect(), *chain[200:])
     place.index()
     place = make_place()  # nothing is remembered
-    lineage, last = place.adapter.hub.nodes.lineage, place.store.seq(id_of(chain[-1]))
+    lineage, last = place.adapter.parts.nodes.lineage, place.store.seq(id_of(chain[-1]))
     steps = lineage.completeness(last)
     assert [next(steps) for _ in range(MAX_CLIMB)] == [None] * MAX_CLIMB
     assert lineage.is_complete(last)
@@ -305,7 +305,7 @@ def test_provisionally_complete_nodes_are_checked_later(
     again = alice.reply(deep[-1], "I go on")
     announce(place.connect(), again)
     assert load(place, lobby) == ids(*top)
-    lineage = place.adapter.hub.nodes.lineage
+    lineage = place.adapter.parts.nodes.lineage
     place.until(lambda: not lineage._provisional)
     assert not lineage.is_complete(place.store.seq(id_of(again)))
 
@@ -365,5 +365,5 @@ def test_an_expired_author_can_be_asked_for(place: Any, bob: Any, alice: Any) ->
     line.ask(response(1, alice.identity))
     assert f"query 4 1\n{bob.id}\n" in line.ask(response(3, reply))
     line.ask(response(4, bob.identity))
-    assert isinstance(place.adapter.hub.nodes.node(bob.id), Identity)
+    assert isinstance(place.adapter.parts.nodes.node(bob.id), Identity)
     assert place.store.seq(id_of(reply)) is not None

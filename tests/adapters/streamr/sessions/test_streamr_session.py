@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from adapters.streamr import forms
 from adapters.streamr.crypto.signing import checksum
 from adapters.streamr.publishing import conversion
-from adapters.streamr.sessions import client_session
+from adapters.streamr.sessions import base_session
 from adapters.streamr.wire.codec import encode_broadcast
 from gateway.access.auth import ApiKey, digest
 from gateway.adapter import ConnectionRequest, Refusal
@@ -430,7 +430,7 @@ def test_a_session_token_tells_who_a_connection_is(broker: Any, alice: Any, bob:
 def test_the_session_tokens_of_a_connection_are_bounded(
     broker: Any, alice: Any, bob: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_session, "MAX_TOKENS", 1)
+    monkeypatch.setattr(base_session, "MAX_TOKENS", 1)
     session, token = broker.open(), broker.token(alice)
     for _ in range(2):
         assert broker.ask(session, [2, 9, "r", "s", 0, token])[0][1] == 2

@@ -19,10 +19,10 @@ from .waiting import WaitingQuota
 
 
 @dataclass(frozen=True)
-class Hub:
-    """The parts that each connection uses.
+class SproutParts:
+    """What connections use; `adapters.sprout.assembly` constructs it.
 
-    `answer_scheduler` schedules long answers, `post` runs a call in a later turn of the loop.
+    `answer_scheduler` schedules long answers, `post` runs a call in a later iteration of the event loop.
     """
 
     nodes: NodeDirectory

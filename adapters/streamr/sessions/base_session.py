@@ -26,7 +26,7 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import Parts
+    from adapters.streamr.parts import StreamrParts
 
 MAX_TOKENS = 64  # tokens and keys that one connection may show: a node carries the requests of several users
 
@@ -34,7 +34,7 @@ MAX_TOKENS = 64  # tokens and keys that one connection may show: a node carries 
 DEFAULT_MESSAGE_VERSIONS = {1: 30, 2: 32}
 
 
-class ClientSession(Session):
+class BaseSession(Session):
     """A connected client that asked for *versions* of control frames and of messages.
 
     Where it asked for none, its first frame decides.
@@ -45,7 +45,7 @@ class ClientSession(Session):
     echo = True
 
     def __init__(
-        self, parts: Parts, principal: Principal, versions: tuple[int | None, int | None], max_outbox: int
+        self, parts: StreamrParts, principal: Principal, versions: tuple[int | None, int | None], max_outbox: int
     ) -> None:
         super().__init__(parts.context.bus, principal)
         self.max_outbox = max_outbox

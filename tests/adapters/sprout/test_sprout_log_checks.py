@@ -7,7 +7,7 @@ import pytest
 from adapters.sprout.forest import forest
 from adapters.sprout.forest.forest import NULL_ID, Content, ReplyPosition
 from adapters.sprout.forest.openpgp import SecretKey
-from adapters.sprout.verification import SignatureVerifier, flaw
+from adapters.sprout.log_checks import SignatureVerifier, flaw
 from adapters.sprout.wire.base64url import encode
 from gateway.core.message import Message, Peer
 from gateway.storage.record import Fact
