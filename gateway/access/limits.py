@@ -1,6 +1,7 @@
 """The `[limits]` section, and the throttle: request rates of one network address, one peer and one channel.
 
-A request that finds a bucket empty is refused with the seconds to wait; nothing is queued.
+A request that finds a bucket empty is refused with the seconds to wait; nothing is queued. The throttle returns these
+seconds; `Bus.pace` (`gateway/core/bus.py`) raises `Throttled`.
 """
 
 from __future__ import annotations

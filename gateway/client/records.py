@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Somebody on any protocol. *identity* is what the peer has proved to be, and None for a guest."""
+    """A peer on any protocol. *identity* is what the peer has proved to be; None for an anonymous peer."""
 
     number: int
     protocol: str
@@ -25,7 +25,9 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. *timestamp* is in milliseconds since 1970 by its author's clock; a direct message has no *sequence*.
+    """A message. A direct message has no *sequence*.
+
+    *timestamp* is in milliseconds since 1970, by the author's clock, or by the gateway's if the author gave none.
 
     *native* has its ids in the protocols, *undelivered* the protocols that it did not fit. *raw* is the message as the
     gateway showed it, and *json* its text, which only a subscription has.
@@ -68,7 +70,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A message was published, and is on disk."""
+    """A message was published, and is on disk. *timestamp* is in milliseconds since 1970."""
 
     id: str
     channel: str
@@ -86,7 +88,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class DirectReceipt:
-    """A direct message was handed to so many connections of its peer."""
+    """A direct message was handed to *delivered* connections of its peer."""
 
     id: str
     delivered: int

@@ -34,7 +34,7 @@ def backup(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup; it must not exist yet.")],
     encrypt: Annotated[
-        bool, typer.Option("--encrypt", help="Encrypt it with a passphrase, which is asked for.")
+        bool, typer.Option("--encrypt", help="Encrypt it with a passphrase, from a prompt or --passphrase-file.")
     ] = False,
     passphrase_file: PassphraseFile = None,
     index: Annotated[
@@ -48,7 +48,8 @@ def backup(
     """Write everything that a gateway keeps to one file.
 
     The log, all keys and identities, the certificate with its key, and the configuration file. The gateway may run:
-    everything that it acknowledged before is in the backup. The file has mode 0600, because it holds every secret.
+    everything that it had acknowledged when the backup began is in it. The file has mode 0600, because it holds every
+    secret.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`trellis demo`: a gateway of its own, peers of every protocol, and who heard whom."""
+"""`trellis demo`: a gateway of its own, peers of every protocol, and which messages arrived."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _drawn(cell: float | None) -> str:
 def demo(as_json: AsJson = False) -> None:
     """Let every protocol talk to every other one.
 
-    Starts a gateway of its own with peers of every protocol, and prints who heard whom. Needs nothing and leaves
-    nothing behind: free ports, a temporary directory. Exits with 0 only if everything arrived everywhere.
+    Starts a gateway of its own with peers of every protocol, and prints which messages arrived. Needs nothing and
+    leaves nothing behind: free ports, a temporary directory. Exits with 0 only if everything arrived everywhere.
 
     \b
     Example:
@@ -145,7 +145,7 @@ async def _connect(ready: dict[str, Any], stack: AsyncExitStack) -> DemoPeers:
 
 
 async def _broadcasts(peers: DemoPeers) -> Matrix:
-    matrix = Matrix("Broadcasts: the rows say, the columns hear")
+    matrix = Matrix("Broadcasts: from the row's protocol to the column's")
     for said_by, speaker in peers.speakers.items():
         content = {"content": f"hello from {said_by}"}
         await _exchange(
@@ -155,7 +155,7 @@ async def _broadcasts(peers: DemoPeers) -> Matrix:
 
 
 async def _directs(peers: DemoPeers) -> Matrix:
-    matrix = Matrix("Direct messages: the rows say, one peer hears")
+    matrix = Matrix("Direct messages: from the row's protocol to one peer of the column's")
     found = await peers.speakers["REST"].program.peers(CHANNEL)
     numbers = {peer.protocol: peer.number for peer in found}
     try:

@@ -13,24 +13,24 @@ import typer
 
 from gateway.cli import app
 
-WIDTH = 100  # characters of a line of help
+WIDTH = 100  # characters in a line of help
 
 HEAD = """# Commands
 
 Each command with its arguments, options and examples, as `--help` after it prints them.
 `python -m gateway.commands.reference` makes this page from the program.
 
-Results go to standard output, and everything else to standard error. The exit code is 0 if the command did what it was
-asked for, 1 if it failed, 2 if it was used wrongly, and 130 if Ctrl-C ended it before it was done. Colours are for
-terminals, and not if `NO_COLOR` is set. `trellis --install-completion` lets the shell complete commands and options,
+Results go to standard output, and everything else to standard error. The exit code is 0 if the command succeeded, 1 if
+it failed, 2 if its arguments are wrong, and 130 if Ctrl-C ended it early. Colours are used on terminals only, and never
+if `NO_COLOR` is set. `trellis --install-completion` lets the shell complete commands and options,
 and `trellis --version` prints the version.
 """
 
 
 def commands(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command that does something, with its words; groups of commands are only on the way to them."""
+    """Yield every command of *group* and of the groups below it, each with the words that call it."""
     for name, command in group.commands.items():
-        if hasattr(command, "commands"):  # typer brings a click of its own, so its classes are others
+        if hasattr(command, "commands"):  # a group; Typer bundles Click, so `click.Group` does not match
             yield from commands(command, *path, name)
         else:
             yield (*path, name), command

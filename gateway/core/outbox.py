@@ -1,7 +1,8 @@
 """The queue of what waits to be sent to a peer: forms, finished or pending, and streams that are pulled as it reads.
 
 An outbox knows nothing of the bus or of protocols. Writing to it never blocks: a peer that does not read what it asked
-for is disconnected.
+for is disconnected. This file does so by the bytes that wait, the shells (`gateway.shells.connection` and
+`gateway.shells.serve`) by the time in which the peer takes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`POST .../messages`: what is checked before a message is published, and publishing it."""
+"""`POST .../messages`: what is checked before a message is published, and publishing it.
+
+Nothing here waits for the disk; the callers do so before they answer (`wait_until_accepted` in `gateway.http.kit`).
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 Laws of this file. The index holds where records stand, never their content. One thread applies entries, in batches,
 once they are synced. If the file is damaged, at the start or later, that thread rebuilds it from the log; until it has
-caught up nothing is read from it, and `trouble` says so. `gateway.storage.lookup` has the queries,
-`gateway.storage.tables` the SQLite file, and `gateway.storage.fact_index` what compaction changes.
+caught up nothing is read from it, and `trouble` says so. `gateway.storage.schema` defines the tables,
+`gateway.storage.rows` what a record adds to them, `gateway.storage.lookup` the queries, `gateway.storage.tables` the
+SQLite file, and `gateway.storage.fact_index` what compaction changes.
 """
 
 from __future__ import annotations

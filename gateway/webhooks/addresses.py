@@ -21,19 +21,17 @@ import httpcore
 NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
 REFUSED = "its address is not public; the operator may list the network in webhooks.allow_networks"
 PLAIN_REFUSED = "plain HTTP is only sent to webhooks.allow_networks; use https"
-
-
-MAX_LOOKUPS = 16  # names that are resolved at once
+MAX_LOOKUPS = 16  # names that one network backend resolves at once; further ones wait
 
 IpNetwork = IPv4Network | IPv6Network
 
 
 class AddressRefused(Exception):
-    """A receiver has no address that webhooks may reach; the text says why, and does not tell the address."""
+    """A receiver has no address that webhooks may reach; the text says why, without the address."""
 
 
 def unwrap(address: str) -> IPv4Address | IPv6Address:
-    """Return the address that packets to *address* end at: the IPv4 address within, for those that carry one."""
+    """Return the address that packets to *address* reach: the embedded IPv4 address if it has one."""
     ip = ip_address(address.partition("%")[0])
     if isinstance(ip, IPv4Address):
         return ip
@@ -93,7 +91,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         return await self._connect_to_first(permitted, port, timeout, local_address, socket_options)
 
     async def _resolve(self, host: str, port: int) -> list[Any]:
-        """Resolve *host* in a thread of its own, so that slow name servers hold up nobody else's lookups."""
+        """Resolve *host* in one of `MAX_LOOKUPS` threads, so that slow name servers do not block the event loop."""
         call = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._lookups)
 

@@ -1,6 +1,7 @@
 """Decides the outcome of an announced node: known, refused, waiting for others, logged, published, or direct.
 
-This file asks what holds for every node; `root_intake` takes identities and communities, `reply_intake` replies.
+This file checks what applies to every node, `root_intake` handles identities and communities, `reply_intake` replies.
+`adapters.sprout.forest.validate` has the rules by which they accept a node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the nodes for responses to `list`, `query`, `ancestry` and `leaves_of`.
 
-A peer gets the nodes that it may read, and learns nothing of others. Nodes come one by one, the most important first;
-None is a step that found none. Each step takes little time, so that the caller can pause.
+A peer gets the nodes that it may read, and learns nothing of others. Iterators yield one node at a time, in the
+order that each method names, or None for a step that found no node. Each step is short, so that the caller can pause.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .answers import FoundNode
 from .nodes import NodeDirectory
 from .rights import Rights
 
-MAX_PASSED: Final = 4096  # nodes that are skipped for one response, since the peer may not read them
+MAX_PASSED: Final = 4096  # nodes that are skipped for one response: the peer may not read them, or they cannot be sent
 
 FoundNodes = Iterator[FoundNode | None]
 
@@ -34,30 +34,30 @@ class NodeReader:
         self._store = nodes.store
         self._lineage = nodes.lineage
 
-    def newest(self, asker: Session, type: int, quantity: int) -> FoundNodes:
+    def newest(self, session: Session, type: int, quantity: int) -> FoundNodes:
         """The newest nodes of a type, newest first."""
         self._store.refresh()
         if type == REPLY:
-            return self._lines_at(asker, self._store.newest(quantity), quantity)
-        return self._lines_of(asker, self._store.of_type(type, quantity) if type < REPLY else ())
+            return self._lines_at(session, self._store.newest(quantity), quantity)
+        return self._lines_of(session, self._store.of_type(type, quantity) if type < REPLY else ())
 
-    def by_id(self, asker: Session, ids: Iterable[str]) -> FoundNodes:
+    def by_id(self, session: Session, ids: Iterable[str]) -> FoundNodes:
         """The nodes with these ids that are held."""
         self._store.refresh()
-        return self._lines_of(asker, map(self._nodes.info, ids))
+        return self._lines_of(session, map(self._nodes.info, ids))
 
-    def ancestors(self, asker: Session, id: str) -> Callable[[int], FoundNodes] | None:
-        """A function that finds so many ancestors of the node *id*, deepest first; None if the node is unknown."""
-        info = self._readable(asker, id)
+    def ancestors(self, session: Session, id: str) -> Callable[[int], FoundNodes] | None:
+        """A function that finds so many ancestors of the node *id*, deepest first; None if it may not be read."""
+        info = self._readable(session, id)
         if info is None:
             return None
-        return lambda levels: self._lines_of(asker, self._ancestors(info, levels))
+        return lambda levels: self._lines_of(session, self._ancestors(info, levels))
 
-    def _readable(self, asker: Session, id: str) -> NodeInfo | None:
-        """What is known of the node *id*; None unless it may be offered to *asker*."""
+    def _readable(self, session: Session, id: str) -> NodeInfo | None:
+        """What is known of the node *id*; None unless it may be offered to *session*."""
         self._store.refresh()
         info = self._nodes.info(id)
-        readable = info is not None and self._rights.may_read(asker, info) and self._lineage.is_complete(info.seq)
+        readable = info is not None and self._rights.may_read(session, info) and self._lineage.is_complete(info.seq)
         return info if readable else None
 
     def _ancestors(self, info: NodeInfo | None, levels: int) -> Iterator[NodeInfo]:
@@ -65,13 +65,13 @@ class NodeReader:
             levels -= 1
             yield info
 
-    def descendants(self, asker: Session, id: str, quantity: int) -> FoundNodes:
+    def descendants(self, session: Session, id: str, quantity: int) -> FoundNodes:
         """The newest nodes among the node *id* and its descendants, newest first."""
-        info = self._readable(asker, id)
+        info = self._readable(session, id)
         if info is None:
             return iter(())
         places = _with(self._descendants(id, info, quantity), info.order)
-        return self._lines_at(asker, places, quantity, own=info.seq)
+        return self._lines_at(session, places, quantity, own=info.seq)
 
     def _descendants(self, id: str, info: NodeInfo, hint: int) -> Iterable[NodeOrder | None]:
         if info.type == IDENTITY:
@@ -85,14 +85,14 @@ class NodeReader:
         return self._store.descendants(info.channel, info.key)
 
     def _names(self, id: str, info: NodeInfo) -> list[str]:
-        """The names of a conversation in its replies: its id, and the name for which the gateway minted it."""
+        """The names of the conversation *id* in its replies: its id, and the name for which the gateway made it."""
         entry = self._store.entry(info.seq)
         name = entry.fields.get("what") if isinstance(entry, Fact) else None
         return [id] if name is None else [id, name]
 
-    def _lines_of(self, asker: Session, infos: Iterable[NodeInfo | None]) -> FoundNodes:
+    def _lines_of(self, session: Session, infos: Iterable[NodeInfo | None]) -> FoundNodes:
         for info in infos:
-            if info is None or not self._rights.may_read(asker, info):
+            if info is None or not self._rights.may_read(session, info):
                 yield None
             else:
                 whole = yield from self._lineage.completeness(info.seq)
@@ -103,10 +103,10 @@ class NodeReader:
         return None if line is None else FoundNode(seq, line)
 
     def _lines_at(
-        self, asker: Session, places: Iterable[NodeOrder | None], quantity: int, own: int | None = None
+        self, session: Session, places: Iterable[NodeOrder | None], quantity: int, own: int | None = None
     ) -> FoundNodes:
-        """The first *quantity* replies at *places* that *asker* may read; it may read the node at *own*."""
-        may = partial(self._bus.allowed, asker.principal, "history")
+        """The first *quantity* replies at *places* that *session* may read; it may read the node at *own*."""
+        may = partial(self._bus.allowed, session.principal, "history")
         readable: dict[str, bool] = {"": False}
         passed = 0
         for place in places if quantity else ():

@@ -1,4 +1,4 @@
-"""A cache of the lines of nodes, so that they are neither read nor signed again."""
+"""A cache of encoded nodes (lines), so that no node is read from the log or signed again while it is here."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Final
 
 from gateway.core.bounded import SizedMap
 
-MAX_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 16 << 20  # of all cached lines together
 
 
 class LineCache:
-    """Lines by the sequences of their records; the least recently used are dropped first."""
+    """Encoded nodes by the sequence of their record; the least recently used is dropped first."""
 
     def __init__(self) -> None:
         self._lines = SizedMap[int, bytes](MAX_BYTES, len, on_drop=self._forget)
         self._expiring: dict[int, int] = {}  # when nodes expire (ms), by sequence
 
     def add(self, seq: int, line: bytes, expires: int | None = None) -> None:
-        """Cache the *line* of the node at *seq*, which *expires* then (ms; None for never)."""
+        """Cache the *line* of the node at *seq*; *expires* is when the node expires (ms since 1970), None for never."""
         if seq not in self._lines:
             self._lines[seq] = line
             if expires is not None:

@@ -1,7 +1,8 @@
 """Control frames as values, and the tables of their fields in versions 1 and 2.
 
 A class per shape, not per type and version: what differs between the versions is the order of fields,
-and that is data. `adapters.streamr.wire.codec` reads and writes frames by these tables.
+and that is data. `adapters.streamr.wire.codec` reads and writes frames by these tables, and
+`adapters.streamr.sessions.session` handles each type. docs/protocols.md defines S0, S1, S2 and "the libraries".
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from .message import MessageRef, StreamMessage
 
-# What the libraries call the id of a version 1 frame, which has none on the wire.
+# The request id that the libraries give a frame of version 1 without a `subId`.
 NO_REQUEST_ID = "PLACEHOLDER_REQUEST_ID_PROTOCOL_V1"
 
 
@@ -39,7 +40,7 @@ class ControlType(IntEnum):
 
 
 class Frame(Struct, kw_only=True):
-    """What every control frame has: in version 1 the id is the `subId`, a number as well, or `NO_REQUEST_ID`."""
+    """The fields of every control frame. In version 1 the id is the `subId`, text or number, or `NO_REQUEST_ID`."""
 
     request_id: str | int = ""
     version: int = 2
@@ -131,8 +132,8 @@ def _is_flag(elements: list[Any]) -> bool:
 
 
 # fmt: off
-# What follows [version, type: the fields of each frame as the libraries write them. Specifications and
-# libraries agree on version 2; in version 1 this is what the libraries send and can read.
+# The fields that follow the version and the type in each frame. The specifications and the libraries agree on
+# version 2; the fields of version 1 are those that the libraries send and can read.
 _PARTITION = ("streamId", "streamPartition")
 _CHAIN = ("publisherId", "msgChainId")
 CONTROL: Final[dict[int, dict[ControlType, tuple[str, ...]]]] = {
