@@ -19,7 +19,7 @@ from zlib_ng import gzip_ng, zlib_ng
 
 from . import age
 from .errors import BackupError
-from .manifest import MAX_BYTES, Entry, Manifest, decode
+from .manifest import MAX_BYTES, BackupFile, Manifest, decode
 from .snapshot import Source
 
 MANIFEST, DIGEST = "manifest.json", "manifest.sha256"
@@ -32,7 +32,7 @@ GzipFile: Any = gzip_ng.GzipNGFile  # it has no types
 ZlibError: Any = zlib_ng.error  # nor has this
 
 
-def entry_of(source: Source) -> Entry:
+def entry_of(source: Source) -> BackupFile:
     """Return the manifest's entry for *source*, which is read to its end."""
     source.file.seek(0)
     digest = hashlib.sha256()
@@ -40,7 +40,7 @@ def entry_of(source: Source) -> Entry:
     while left and (piece := source.file.read(min(PIECE, left))):
         digest.update(piece)
         left -= len(piece)
-    return Entry(source.name, source.size - left, digest.hexdigest())
+    return BackupFile(source.name, source.size - left, digest.hexdigest())
 
 
 def write(out: BinaryIO, manifest: Manifest, sources: Sequence[Source], passphrase: str | None = None) -> None:
@@ -60,7 +60,7 @@ def write(out: BinaryIO, manifest: Manifest, sources: Sequence[Source], passphra
             tar.addfile(member, source.file)
 
 
-def read(path: Path, ask: AskPassphrase, take: Callable[[Entry, Iterator[bytes]], None]) -> Manifest:
+def read(path: Path, ask: AskPassphrase, take: Callable[[BackupFile, Iterator[bytes]], None]) -> Manifest:
     """Read the backup at *path* to its end, and check everything; *take* gets each file, and must read all of it.
 
     *ask* returns the passphrase; it is called only if the backup is encrypted. Raises `BackupError`, which names the
@@ -86,7 +86,7 @@ def read(path: Path, ask: AskPassphrase, take: Callable[[Entry, Iterator[bytes]]
             return manifest
 
 
-def skip(_entry: Entry, pieces: Iterator[bytes]) -> None:
+def skip(_entry: BackupFile, pieces: Iterator[bytes]) -> None:
     """Read *pieces* only to check them: what `read` needs to check a backup."""
     for _ in pieces:
         pass
@@ -117,7 +117,7 @@ class _Members:
         self.tar = tar
         self._counted = counted
 
-    def member(self, name: str, entry: Entry | None, most: int) -> Iterator[bytes]:
+    def member(self, name: str, entry: BackupFile | None, most: int) -> Iterator[bytes]:
         """The content of the next member, which must be called *name*, and be as *entry* says, if there is one."""
         self._counted.inside = name
         found = self.tar.next()

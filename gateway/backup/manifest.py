@@ -15,7 +15,7 @@ LOG = re.compile(r"log/[0-9]{20}(?:-[0-9]{20})?(?:\.facts)?\.jsonl")
 MAX_BYTES = 64 << 20  # of a manifest
 
 
-class Entry(NamedTuple):
+class BackupFile(NamedTuple):
     """One file: its name in the backup (`log/00000000000000000001.jsonl`), its size in bytes, its SHA-256 in hex."""
 
     name: str
@@ -33,7 +33,7 @@ class Manifest(NamedTuple):
     version: str
     created: int
     last_seq: int
-    files: tuple[Entry, ...]
+    files: tuple[BackupFile, ...]
     origins: dict[str, str]
 
     @property
@@ -54,7 +54,7 @@ def decode(data: bytes) -> Manifest:
         version = values.pop("format")
         if version != FORMAT:
             raise BackupError(f"its format is {version}, and this version of Trellis reads format {FORMAT}")
-        files = tuple(Entry(str(row["name"]), int(row["size"]), str(row["sha256"])) for row in values.pop("files"))
+        files = tuple(BackupFile(str(row["name"]), int(row["size"]), str(row["sha256"])) for row in values.pop("files"))
         manifest = Manifest(**values, files=files)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BackupError(f"its manifest is not valid ({type(error).__name__}: {error})") from None

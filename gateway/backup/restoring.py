@@ -12,7 +12,7 @@ from gateway.storage.layout import sync_directory
 
 from . import bundle
 from .errors import BackupError
-from .manifest import Entry, Manifest
+from .manifest import BackupFile, Manifest
 
 SPARE_BYTES = 64 << 20  # that have to be free beside what is restored
 
@@ -56,7 +56,7 @@ def _write(path: Path, folder: Path, ask: bundle.AskPassphrase) -> None:
     for part in (folder, folder / "log", folder / "keys"):
         permissions.make_directory(part)
 
-    def take(entry: Entry, pieces: Iterator[bytes]) -> None:
+    def take(entry: BackupFile, pieces: Iterator[bytes]) -> None:
         place = target(folder, entry.name)
         permissions.make_directory(place.parent)
         with os.fdopen(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, permissions.FILE_MODE), "wb") as file:

@@ -139,7 +139,7 @@ class Tracer:
     def _watch(self, groups: list[Group]) -> list[Group]:
         """Return *groups* with a record of what they deliver, after one that begins the traces."""
         first = Group(cast(type[Member], _Beginning(self)), [], Flows().to_protocol(""))
-        return [first, *(each._replace(kind=cast(type[Member], _Watched(self, each.kind))) for each in groups)]
+        return [first, *(each._replace(kind=cast(type[Member], _TracedKind(self, each.kind))) for each in groups)]
 
 
 class _Beginning:
@@ -156,7 +156,7 @@ class _Beginning:
         return 0
 
 
-class _Watched:
+class _TracedKind:
     """Stands for the class of a group of sessions."""
 
     def __init__(self, tracer: Tracer, kind: type[Member]) -> None:

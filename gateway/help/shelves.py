@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 
-class Entry(NamedTuple):
+class ShelfPage(NamedTuple):
     """A page on a shelf: its title, and its file below `docs`."""
 
     title: str
@@ -21,7 +21,7 @@ class Shelf(NamedTuple):
     """A shelf and its pages."""
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ShelfPage, ...]
 
 
 def read(source: str) -> tuple[Shelf, ...]:
@@ -30,5 +30,5 @@ def read(source: str) -> tuple[Shelf, ...]:
     for part in re.split(r"^## ", source, flags=re.MULTILINE)[1:]:
         name, _, rest = part.partition("\n")
         entries = re.findall(r"^- \[([^\]]+)\]\(([^)]+\.md)\)", rest, re.MULTILINE)
-        shelves.append(Shelf(name.strip(), tuple(Entry(*entry) for entry in entries)))
+        shelves.append(Shelf(name.strip(), tuple(ShelfPage(*entry) for entry in entries)))
     return tuple(shelves)

@@ -49,7 +49,7 @@ HEADERS: Final = {
 }
 
 
-class Page(NamedTuple):
+class StaticPage(NamedTuple):
     """A file: its media type, its ETag (RFC 9110, section 8.8.3), and its bytes plain and compressed."""
 
     media_type: str
@@ -58,17 +58,17 @@ class Page(NamedTuple):
     compressed: bytes
 
 
-def load(folder: Path = FOLDER) -> dict[str, Page]:
+def load(folder: Path = FOLDER) -> dict[str, StaticPage]:
     """Read the files in *folder* that may be served, by name."""
     paths = [path for path in sorted(folder.iterdir()) if path.suffix in MEDIA_TYPES]
     return {path.name: _page(MEDIA_TYPES[path.suffix], path.read_bytes()) for path in paths}
 
 
-def _page(media_type: str, body: bytes) -> Page:
-    return Page(media_type, sha256(body).hexdigest()[:32], body, gzip.compress(body, mtime=0))
+def _page(media_type: str, body: bytes) -> StaticPage:
+    return StaticPage(media_type, sha256(body).hexdigest()[:32], body, gzip.compress(body, mtime=0))
 
 
-def router(pages: Mapping[str, Page] | None = None) -> APIRouter:
+def router(pages: Mapping[str, StaticPage] | None = None) -> APIRouter:
     """Return the routes of *pages*, by default of all in the package."""
     found = load() if pages is None else pages
     routes = APIRouter(route_class=ProblemRoute)
@@ -91,7 +91,7 @@ def router(pages: Mapping[str, Page] | None = None) -> APIRouter:
     return routes
 
 
-def page_response(page: Page, request: Request) -> Response:
+def page_response(page: StaticPage, request: Request) -> Response:
     """Return the response that carries *page*, compressed if the client takes that, or 304 if the client has it."""
     small = accepts_gzip(request.headers.get("accept-encoding", ""))
     body, etag = (page.compressed, f'"{page.etag}-gzip"') if small else (page.body, f'"{page.etag}"')

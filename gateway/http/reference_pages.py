@@ -35,7 +35,7 @@ SCRIPTS: Final = {"start-swagger.js": START_SWAGGER, "start-redoc.js": START_RED
 CACHE: Final = {"Cache-Control": "public, max-age=3600", "X-Content-Type-Options": "nosniff"}
 
 
-class Page(NamedTuple):
+class ReferencePage(NamedTuple):
     """A page: its title, and the assets that it loads."""
 
     title: str
@@ -44,12 +44,12 @@ class Page(NamedTuple):
 
 
 PAGES: Final = {
-    "/docs": Page("Trellis: REST", ("swagger-ui-bundle.js", "start-swagger.js"), "swagger-ui.css"),
-    "/redoc": Page("Trellis: REST reference", ("redoc.standalone.js", "start-redoc.js")),
+    "/docs": ReferencePage("Trellis: REST", ("swagger-ui-bundle.js", "start-swagger.js"), "swagger-ui.css"),
+    "/redoc": ReferencePage("Trellis: REST reference", ("redoc.standalone.js", "start-redoc.js")),
 }
 
 
-def html(page: Page) -> str:
+def html(page: ReferencePage) -> str:
     """Return the text of *page*."""
     style = f'<link rel="stylesheet" href="/docs/assets/{page.style}">' if page.style else ""
     scripts = "".join(f'<script src="/docs/assets/{name}"></script>' for name in page.scripts)

@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         heavy = len(data) > FIRST_PORTION or (portion is not None and portion.busy)
         if not (heavy or (session.penalty is not None and self._is_penalized(session))):
             self._turns.other_arrivals += 1
-        elif self._turns.over and self._unhandled is None:
+        elif self._turns.is_used_up and self._unhandled is None:
             self._unhandled = deque((data,))
             self._pause_reading()
             self._resume_reading()
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
             or (session and session.penalty is not None)
         ):
             self._portion = self._portion or Portion()
-            taken = self._portion.used(begin, len(data), self._turns.length)
+            taken = self._portion.used(begin, len(data), self._turns.budget_seconds)
             self._turns.spend(taken)
             seconds = taken if self._turns.shared else 0.0  # it costs others nothing while they have no input
         if session is None:

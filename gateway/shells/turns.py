@@ -1,8 +1,8 @@
 """Shares an event loop between light connections, which go first, and busy ones.
 
 A connection that uses more than `SHARE` of the loop is busy. The input of busy connections, and each long read, is
-handled in portions: all busy connections together get one portion of about `TURN` in each turn of the loop, the one
-that used least lately first. Light connections are served before that, so they wait for the rest of one portion at
+handled in portions: all busy connections together get one portion of about `TURN` in each iteration of the loop, the
+one that used least lately first. Light connections are served before that, so they wait for the rest of one portion at
 most. While only busy connections have input, a portion is `LONG_TURN`.
 """
 
@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 
 from gateway.core.watchdog import Progress
 
-TURN = 0.0005  # seconds of a turn of the loop for all busy connections together, while others have input,
-LONG_TURN = 0.002  # and while they have none
-CALM = 1.0  # seconds without input from others after which they count as silent
-PATIENCE = 0.002  # seconds that busy connections wait while each turn of the loop brings input from others
+TURN = 0.0005  # seconds that all busy connections together get of an iteration of the loop while light ones have input
+LONG_TURN = 0.002  # the same while light connections have no input
+SILENCE_SECONDS = 1.0  # without input from light connections, after which they count as having none
+MAX_YIELD_SECONDS = 0.002  # that busy connections wait while each iteration brings input from light ones
 SHARE = 0.05  # of the time: a connection that uses more of the loop is busy
 ALLOWANCE = 0.005  # seconds that a connection may use at once before it counts as busy
 MOST_USED = 10 * ALLOWANCE  # seconds of use that count at most: one second of `SHARE`
@@ -36,7 +36,7 @@ class Schedulable(Protocol):
 
 
 class Turns:
-    """Gives busy connections turns, the one that used least lately first, for a short time in each turn of the loop."""
+    """Gives busy connections a short time in each iteration of the loop, the one that used least lately first."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.other_arrivals = 0  # reads and requests of connections that are not busy
@@ -45,10 +45,13 @@ class Turns:
         self._numbers = count()
         self._due = False  # a call of `_run` is on its way
         self._runs = 0
-        self._spent = 0.0  # seconds of this turn of the loop that went to connections which are accounted for
-        self._known = self._seen = 0  # `other_arrivals` at the last look at the time, and of `_run`
-        self._last_arrival = -CALM  # (`perf_counter`) when it had grown
-        self._yielding_since = 0.0  # since when those who wait are put off for others; 0 if they are not
+        self._spent = 0.0  # seconds of this iteration that connections used, as far as they are accounted for
+        self._known = 0  # `other_arrivals` when `shared` was last asked
+        self._seen = 0  # `other_arrivals` at the last `_run`
+        self._last_arrival = -SILENCE_SECONDS  # when `other_arrivals` was last seen to have grown (`perf_counter`)
+        self._yielding_since = (
+            0.0  # when busy connections began to wait for light ones (`perf_counter`); 0 if they do not
+        )
 
     @property
     def progress(self) -> Progress:
@@ -56,7 +59,7 @@ class Turns:
         return Progress(len(self._waiting), self._runs)
 
     def add(self, busy: Schedulable, priority: float) -> None:
-        """Let *busy* take one of the next turns, once a call; the lowest *priority* comes first (`Load.priority`)."""
+        """Let *busy* take one of the next turns, one for each call; the lowest *priority* (`LoopUsage`) comes first."""
         heappush(self._waiting, (priority, next(self._numbers), busy))
         self._call()
 
@@ -66,20 +69,20 @@ class Turns:
         now = perf_counter()
         if self._known != self.other_arrivals:
             self._known, self._last_arrival = self.other_arrivals, now
-        return now - self._last_arrival < CALM
+        return now - self._last_arrival < SILENCE_SECONDS
 
     @property
-    def length(self) -> float:
-        """Return the seconds that busy connections get of each turn of the loop now."""
+    def budget_seconds(self) -> float:
+        """Return the seconds that busy connections get of each iteration of the loop now."""
         return TURN if self.shared else LONG_TURN
 
     @property
-    def over(self) -> bool:
-        """Whether busy connections have used up this turn of the loop."""
-        return self._spent >= self.length
+    def is_used_up(self) -> bool:
+        """Whether busy connections have used up their share of this iteration of the loop."""
+        return self._spent >= self.budget_seconds
 
     def spend(self, seconds: float) -> None:
-        """A connection has used *seconds* of this turn."""
+        """Record that a connection has used *seconds* of this iteration of the loop."""
         if not self._spent:
             self._loop.call_soon(self._begin)
         self._spent += seconds
@@ -99,11 +102,11 @@ class Turns:
             self._call()
             return
         self._spent = 0.0
-        length = self.length
+        budget = self.budget_seconds
         try:
             for _ in range(len(self._waiting)):
                 heappop(self._waiting)[2].take_turn()
-                if self._spent >= length:
+                if self._spent >= budget:
                     break
         finally:
             if self._waiting:
@@ -117,7 +120,7 @@ class Turns:
         self._seen = self.other_arrivals
         now = perf_counter()
         self._yielding_since = self._yielding_since or now
-        if now - self._yielding_since < PATIENCE:
+        if now - self._yielding_since < MAX_YIELD_SECONDS:
             return True
         self._yielding_since = 0.0
         return False
@@ -131,7 +134,7 @@ def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
     return _turns.get(loop) or _turns.setdefault(loop, Turns(loop))
 
 
-class Load:
+class LoopUsage:
     """How much of the loop a connection has used lately."""
 
     __slots__ = ("_level", "_then")
@@ -151,13 +154,13 @@ class Load:
         return max(self._level + self._then * SHARE, perf_counter() * SHARE)
 
     def add(self, seconds: float, now: float) -> None:
-        """The connection has used *seconds*, up to *now* (`perf_counter`)."""
+        """Record that the connection has used *seconds*, up to *now* (`perf_counter`)."""
         level = max(0.0, self._level - (now - seconds - self._then) * SHARE) + seconds
         self._level = min(MOST_USED, level)
         self._then = now
 
 
-class Portion(Load):
+class Portion(LoopUsage):
     """The load of a connection, and how many bytes it handles at once, by what they were measured to cost."""
 
     __slots__ = ("size",)
@@ -166,16 +169,16 @@ class Portion(Load):
         super().__init__()
         self.size = FIRST_PORTION  # bytes
 
-    def used(self, begin: float, size: int, length: float = TURN) -> float:
-        """Record that *size* bytes were handled since *begin* (`perf_counter`), in a turn of *length* seconds.
+    def used(self, begin: float, size: int, budget: float = TURN) -> float:
+        """Record that *size* bytes were handled since *begin* (`perf_counter`), out of a budget of *budget* seconds.
 
         Return the seconds that it took.
         """
         now = perf_counter()
         seconds = now - begin
         self.add(seconds, now)
-        if seconds > length:
-            self.size = max(MIN_PORTION, int(min(self.size, size) * length / seconds))
-        elif size >= self.size and seconds < length / 4:
+        if seconds > budget:
+            self.size = max(MIN_PORTION, int(min(self.size, size) * budget / seconds))
+        elif size >= self.size and seconds < budget / 4:
             self.size = min(MAX_PORTION, self.size * 2)
         return seconds

@@ -26,7 +26,7 @@ from gateway.http.problems import Problem
 from .connection import half_close
 from .serve import LINGER_SECONDS
 from .steps import ObservedApp
-from .turns import Load, turns_of
+from .turns import LoopUsage, turns_of
 from .uvicorn_direct import DirectHttp
 from .uvicorn_events import run_stream
 from .uvicorn_websocket import DetachedTransport
@@ -89,7 +89,7 @@ class FastHttp(DirectHttp):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._load = Load()
+        self._load = LoopUsage()
         self._number = next(_numbers)
         self._turns = turns_of(self.loop)
         self._extensions: dict[str, Any] = {PACED_EXTENSION: {}, DETACH_EXTENSION: WeakMethod(self.detach)}
@@ -247,7 +247,7 @@ class FastHttp(DirectHttp):
         if self._penalty_pause(0.0):  # others of the network have had turns meanwhile
             self._await_turn()
             return
-        self._turns.spend(self._turns.length)
+        self._turns.spend(self._turns.budget_seconds)
         self._start()
 
     def _start(self) -> None:

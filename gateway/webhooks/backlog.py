@@ -14,7 +14,7 @@ PAGE = 256  # messages that are looked at in one turn of the loop
 FOLLOWING = "SELECT seq, offset, channel FROM messages WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 
 
-class Place(NamedTuple):
+class BacklogEntry(NamedTuple):
     """The position of a message in the log."""
 
     seq: int
@@ -38,13 +38,13 @@ class Backlog:
         """The first sequence whose message retention has not removed."""
         return self._index.first_kept
 
-    def page(self, after: int) -> tuple[list[Place], int]:
+    def page(self, after: int) -> tuple[list[BacklogEntry], int]:
         """Return the messages after *after*, and the sequence up to which they are all; raise `Unavailable`."""
         end = self.end
-        found = [Place(*row) for row in self._index.rows(FOLLOWING, (after, end, PAGE))]
+        found = [BacklogEntry(*row) for row in self._index.rows(FOLLOWING, (after, end, PAGE))]
         return found, found[-1].seq if len(found) == PAGE else max(after, end)
 
-    def message(self, place: Place) -> Message | None:
+    def message(self, place: BacklogEntry) -> Message | None:
         """Return the message at *place*; None if it is retired or damaged, which the log reports."""
         return self._index.read(place.seq, place.offset)
 

@@ -26,7 +26,7 @@ from gateway.http.bodies import SHORT_BODY
 from gateway.http.paced import run_in_turn
 from gateway.runtime import Gateway, clock
 
-from .backlog import Backlog, Place
+from .backlog import Backlog, BacklogEntry
 from .delivery import Delivery
 from .model import DeadLetter, Webhook
 from .sender import Outcome, Sender, Verdict
@@ -152,17 +152,17 @@ class Courier:
 
     # Called by deliveries
 
-    async def page(self, after: int) -> tuple[list[Place], int]:
+    async def page(self, after: int) -> tuple[list[BacklogEntry], int]:
         """Return `Backlog.page` in a turn of the loop that long answers share: a backlog may be the whole log."""
         return await run_in_turn(self.gateway.answer_scheduler, TURNS, partial(self.backlog.page, after))
 
-    async def attempt(self, webhook: Webhook, place: Place) -> Outcome | None:
+    async def attempt(self, webhook: Webhook, place: BacklogEntry) -> Outcome | None:
         """Send the message at *place* once; None if it is not kept any more. Raises `Unavailable`."""
         if (outcome := await self.send(webhook, place)) is not None:
             self._note(webhook, outcome)
         return outcome
 
-    async def send(self, webhook: Webhook, place: Place) -> Outcome | None:
+    async def send(self, webhook: Webhook, place: BacklogEntry) -> Outcome | None:
         """Do what `attempt` does, but do not note whether the webhook fails."""
         async with AsyncExitStack() as stack:
             if webhook.failures:

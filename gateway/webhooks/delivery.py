@@ -19,7 +19,7 @@ import structlog
 from gateway.core.errors import Unavailable
 from gateway.settings import WebhookSettings
 
-from .backlog import Backlog, Place
+from .backlog import Backlog, BacklogEntry
 from .model import DeadLetter, Webhook
 from .sender import Outcome, Verdict
 
@@ -38,10 +38,10 @@ class Carrier(Protocol):
     backlog: Backlog
     clock: Callable[[], int]  # ms since 1970
 
-    async def page(self, after: int) -> tuple[list[Place], int]:
+    async def page(self, after: int) -> tuple[list[BacklogEntry], int]:
         """Return `Backlog.page` in a turn of the loop that long answers share."""
 
-    async def attempt(self, webhook: Webhook, place: Place) -> Outcome | None:
+    async def attempt(self, webhook: Webhook, place: BacklogEntry) -> Outcome | None:
         """Send the message at *place* once; None if it is not kept any more. Raises `Unavailable`."""
 
     async def bury(self, webhook: Webhook, letter: DeadLetter) -> None:
@@ -62,7 +62,7 @@ class Delivery:
         self.scanned = webhook.position  # the sequence up to which the log was searched
         self.idle = False  # waits until `wake` is called, or `pass_by` tells that nothing matched
         self._carrier = carrier
-        self._places: deque[Place] = deque()  # of matching messages that follow, read already
+        self._places: deque[BacklogEntry] = deque()  # of matching messages that follow, read already
         self._woken = anyio.Event()
         self._stopped = False
         self._scope: anyio.CancelScope | None = None  # while `run` runs
@@ -96,7 +96,7 @@ class Delivery:
                 if place is None:
                     await self._woken.wait()
 
-    async def _next(self) -> Place | None:
+    async def _next(self) -> BacklogEntry | None:
         """Return the place of the next message; None, and become idle, if there is none yet."""
         backlog = self._carrier.backlog
         while not self._places:
@@ -112,7 +112,7 @@ class Delivery:
             self.scanned = end
         return self._places[0]
 
-    async def _deliver(self, place: Place) -> None:
+    async def _deliver(self, place: BacklogEntry) -> None:
         """Deliver the message at *place*, or make it a dead letter; or disable the webhook."""
         refusals = 0
         while True:
@@ -137,7 +137,7 @@ class Delivery:
         self.webhook.position = place.seq
         self._carrier.mark_changed()
 
-    async def _bury(self, place: Place, attempts: int, outcome: Outcome) -> bool:
+    async def _bury(self, place: BacklogEntry, attempts: int, outcome: Outcome) -> bool:
         """Keep the message as a dead letter, durably; disable the webhook and return False if it has too many."""
         webhook = self.webhook
         if webhook.dead_letters >= self._carrier.settings.max_dead_letters:

@@ -136,7 +136,7 @@ class PendingAnswer:
             self._done(lines)
 
 
-class StreamedResponse(PendingForm):
+class StreamedAnswer(PendingForm):
     """A response in the outbox. A long one is sent in parts, each made when the peer has taken the one before.
 
     *read* reads the line of a node again; if that changed or is gone, *broken* ends the connection.

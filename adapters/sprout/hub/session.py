@@ -24,7 +24,7 @@ from gateway.core.member import Member
 from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
 
-from .answers import AnswerLine, FindNodes, PendingAnswer, StreamedResponse
+from .answers import AnswerLine, FindNodes, PendingAnswer, StreamedAnswer
 from .arrivals import MAX_RUN, Arrivals
 from .auto_subscriber import AutoSubscriber
 from .batch import NodeBatch
@@ -155,7 +155,7 @@ class SproutSession(SproutConnection):
     def held_size(self) -> int:
         """The approximate memory kept for the peer, in bytes."""
         gathered = 0 if self._answering is None else self._answering.size
-        responses = [form for form in self._queue if isinstance(form, StreamedResponse)] if self._pending_count else []
+        responses = [form for form in self._queue if isinstance(form, StreamedAnswer)] if self._pending_count else []
         unmade = sum(response.left for response in responses)
         kept = gathered + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
         return super().held_size - unmade + kept
@@ -334,7 +334,7 @@ class SproutSession(SproutConnection):
 
     def _answer(self, id: int, find: FindNodes, *, nearest_last: bool = False) -> None:
         """Respond with the nodes that *find* finds, once they are collected and signed."""
-        response = StreamedResponse(self._nodes.reread_line, self._schedule, self._answer_lost)
+        response = StreamedAnswer(self._nodes.reread_line, self._schedule, self._answer_lost)
 
         def done(lines: list[AnswerLine] | None) -> None:
             self._answering = None

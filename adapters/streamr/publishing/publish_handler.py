@@ -1,4 +1,4 @@
-"""Publishes stream messages for clients: checks who may, finds the sender, drops copies; on a connection or by REST."""
+"""Publishes messages for clients, on a connection or by REST: checks rights, finds the sender, drops duplicates."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 OTHER_CONTENT = "The id of this message belongs to one with other content"
 NOT_PUBLISHED = "The publisher is an address of the gateway, which did not publish this message here"
-NO_PRINCIPAL = Principal("")  # paces an author alone: the connection is paced by itself
-MAX_EXTERNAL = 65_536  # addresses that are remembered as not the gateway's
+NO_PRINCIPAL = Principal("")  # for the rate of an author alone: the connection's own is checked elsewhere
+MAX_EXTERNAL = 65_536  # addresses that are known not to be the gateway's
 
 
 class Requester(Protocol):
@@ -49,7 +49,7 @@ class Requester(Protocol):
 
     @property
     def who(self) -> Peer:
-        """The sender of messages that name no publisher."""
+        """The peer that sends messages which name no publisher."""
 
     @property
     def user(self) -> User | None:
@@ -93,7 +93,7 @@ class PublishHandler:
     def publish(
         self, requester: Requester, request: PublishRequest, channel: str, refuse: Refuse, origin: Session | None = None
     ) -> Peer | None:
-        """Publish the message of *request*; return its sender, or None if it is a copy of a message taken before.
+        """Publish the message of *request*; return its sender, or None if it is a duplicate of a message taken before.
 
         A message that must be decrypted first, or comes alone by a session, may be published, or refused by *refuse*,
         later. *origin* is the requester's session, if it has one. Raises `RequestError`.
@@ -108,7 +108,7 @@ class PublishHandler:
             return None
         if signed and self.is_beyond_history(message):
             raise invalid_message("The message is older than the history that is kept here", message)
-        sender = self.sender(requester, request)
+        sender = self.verified_sender(requester, request)
         if self._context.streams.decrypts(message.id.stream_id):
             publish = partial(self._publish, ids, channel, sender, origin, refuse, request.version)
             decrypted = partial(self._publish_decrypted, requester, message, ids, publish)
@@ -136,8 +136,11 @@ class PublishHandler:
         rules.check(request.message)
         check(request.message, self._context.bus.clock(), rules.partitions)
 
-    def sender(self, requester: Requester, request: PublishRequest) -> Peer:
-        """The sender of a message: the address that signed it, or the requester."""
+    def verified_sender(self, requester: Requester, request: PublishRequest) -> Peer:
+        """The sender of a message: the address that signed it, or the requester.
+
+        Verifies the signature, and counts the message against its author's rate. Raises `RequestError`.
+        """
         message, peers = request.message, self._context.bus.peers
         publisher = message.id.publisher_id.lower()
         if is_signed(message):
@@ -153,14 +156,14 @@ class PublishHandler:
         raise invalid_message("An unsigned message can name no publisher but its own connection's user", message)
 
     def check_signature(self, message: StreamMessage) -> None:
-        """Raise unless the publisher signed *message*, and is not an address that the gateway signs by."""
+        """Raise unless the publisher signed *message*, with an address that is not the gateway's."""
         check_signature(message)
         if self.is_gateway_publisher(message):
             raise invalid_message(NOT_PUBLISHED, message)
         self._external[message.id.publisher_id.lower()] = None  # only the holder of its key could sign
 
     def is_gateway_publisher(self, message: StreamMessage) -> bool:
-        """Whether *message* names a publisher by whose address the gateway signs for senders elsewhere."""
+        """Whether the publisher of *message* is an address by which the gateway signs for peers of other protocols."""
         publisher = message.id.publisher_id.lower()
         return publisher not in self._external and self._trust.is_gateway_address(publisher)
 

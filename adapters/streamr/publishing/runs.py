@@ -102,7 +102,7 @@ class PublishRun:
         try:
             channel = context.bus.channels.channel(NAME, channel_of(stream, partition))
             handler.check(requester, request, "publish", channel)
-            sender = None if is_signed(request.message) else handler.sender(requester, request)
+            sender = None if is_signed(request.message) else handler.verified_sender(requester, request)
         except RequestError:
             return None
         run = cls(context, handler, requester, request, origin, channel, sender)

@@ -346,7 +346,7 @@ class StreamrSession(BaseSession):
         check_direct(request.message, self.bus.clock(), self._parts.started)
         peer = self.bus.peers.find(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
         number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
-        sender = self._parts.publish_handler.sender(self, request)
+        sender = self._parts.publish_handler.verified_sender(self, request)
         sent = to_bus_message(request.message, ids_of(request.message), channel, sender, self.control)
         self.bus.gathering.settle(origin=self)
         if not self.bus.direct(sent, number):

@@ -8,16 +8,16 @@ import pytest
 
 from gateway.shells.turns import (
     ALLOWANCE,
-    CALM,
     FIRST_PORTION,
     LONG_TURN,
     MAX_PORTION,
+    MAX_YIELD_SECONDS,
     MIN_PORTION,
     MOST_USED,
-    PATIENCE,
     SHARE,
+    SILENCE_SECONDS,
     TURN,
-    Load,
+    LoopUsage,
     Portion,
     Turns,
 )
@@ -65,7 +65,7 @@ def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
 
 
 def test_who_has_used_least_lately_goes_first(clock: Clock) -> None:
-    loads = [Load() for _ in range(3)]
+    loads = [LoopUsage() for _ in range(3)]
     loads[0].add(0.03, clock.now)
     loads[1].add(0.01, clock.now)
     clock.now += 0.1
@@ -96,17 +96,17 @@ def test_a_turn_is_shorter_while_others_say_something(clock: Clock) -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
         for length in (LONG_TURN, TURN, LONG_TURN):
-            assert turns.length == length
+            assert turns.budget_seconds == length
             turns.spend(length * 0.75)
-            assert not turns.over
+            assert not turns.is_used_up
             turns.spend(length / 2)
-            assert turns.over
+            assert turns.is_used_up
             await asyncio.sleep(0)
-            assert not turns.over
+            assert not turns.is_used_up
             if length == LONG_TURN:
                 turns.other_arrivals += 1
             else:
-                clock.now += CALM
+                clock.now += SILENCE_SECONDS
 
     asyncio.run(check())
 
@@ -121,7 +121,7 @@ def test_what_others_bring_comes_first_but_not_for_ever(clock: Clock) -> None:
                 turns.other_arrivals += 1
                 await asyncio.sleep(0)
                 assert busy.left == left + 1
-            clock.now += 2 * PATIENCE
+            clock.now += 2 * MAX_YIELD_SECONDS
             turns.other_arrivals += 1
             await asyncio.sleep(0)
             assert busy.left == left
@@ -181,7 +181,7 @@ def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock
 
 
 def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Clock) -> None:
-    load = Load()
+    load = LoopUsage()
     for _ in range(100):
         clock.now += 0.001
         load.add(0.001, clock.now)
@@ -196,9 +196,9 @@ def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Clock) 
 
 
 def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: Clock) -> None:
-    load = Load()
+    load = LoopUsage()
     load.add(1000.0, clock.now)
     assert load.busy
     clock.now += MOST_USED / SHARE
     assert not load.busy
-    assert load.priority <= Load().priority, "and nobody new comes before it any more"
+    assert load.priority <= LoopUsage().priority, "and nobody new comes before it any more"
