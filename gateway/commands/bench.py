@@ -60,7 +60,7 @@ def bench(
     _judge(outcome)
 
 
-def _judge(outcome: bench_load.Outcome) -> None:
+def _judge(outcome: bench_load.BenchOutcome) -> None:
     """Raise `CommandError` if a message was refused or lost, or if the load ended early."""
     lost = sum(flow.expected - len(flow.latencies) for flow in outcome.flows)
     if outcome.refused or lost:
@@ -76,17 +76,17 @@ def _described(load: bench_load.Load) -> str:
     return f"{load.rate:,.0f} messages a second to {listeners}, on channel {load.channel} of {load.url}"
 
 
-def _for_programs(load: bench_load.Load, outcome: bench_load.Outcome) -> dict[str, Any]:
+def _for_programs(load: bench_load.Load, outcome: bench_load.BenchOutcome) -> dict[str, Any]:
     asked = {name: value for name, value in asdict(load).items() if name != "key"}
     found = {"published": outcome.published, "refused": len(outcome.refused)}
     exceptions = {"leftOut": outcome.left_out, "endedEarly": outcome.ended_early}
     return asked | found | exceptions | {"flows": [flow.row() for flow in outcome.flows]}
 
 
-def _for_people(load: bench_load.Load, outcome: bench_load.Outcome) -> str:
+def _for_people(load: bench_load.Load, outcome: bench_load.BenchOutcome) -> str:
     head = ("FROM, TO", "MESSAGES", "ARRIVED", "MEDIAN", "99 %", "LONGEST")
     rows = []
-    for row in map(bench_load.Flow.row, outcome.flows):
+    for row in map(bench_load.BenchFlow.row, outcome.flows):
         times = ("-" if ms is None else f"{ms:,.1f} ms" for ms in row["milliseconds"].values())
         rows.append((row["flow"], f"{row['expected']:,}", f"{row['arrived']:,}", *times))
     reached = ", ".join(f"{a_second:,.1f} a second by {name}" for name, a_second in outcome.published.items())

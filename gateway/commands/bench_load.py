@@ -26,7 +26,7 @@ Publish = Callable[[Any], Awaitable[object]]
 
 
 @dataclass
-class Flow:
+class BenchFlow:
     """Messages from one way of publishing to one way of listening; latencies are in seconds."""
 
     name: str
@@ -60,22 +60,22 @@ class Load:
 
 
 @dataclass
-class Outcome:
+class BenchOutcome:
     """What came of it. *published* is how many a second were sent by each way; *refused* are the reasons.
 
     *left_out* says why one of the ways was not measured, and *ended_early* names those that were too much.
     """
 
-    flows: list[Flow] = field(default_factory=list)
+    flows: list[BenchFlow] = field(default_factory=list)
     published: dict[str, float] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     left_out: str | None = None
     ended_early: list[str] = field(default_factory=list)
 
 
-async def run(load: Load) -> Outcome:
+async def run(load: Load) -> BenchOutcome:
     """Put the load on the gateway, first by REST, then by WebSocket."""
-    outcome = Outcome()
+    outcome = BenchOutcome()
     async with AsyncExitStack() as stack:
         program = await stack.enter_async_context(TrellisClient(load.url, load.key, retry_seconds=0))
         await program.create(load.channel)
@@ -86,7 +86,7 @@ async def run(load: Load) -> Outcome:
             client = await stack.enter_async_context(kinds[number % len(kinds)](load.url, load.key))
             await client.subscribe(load.channel)
             listeners.append(client)
-        accepted = Flow("REST, until it is on disk")
+        accepted = BenchFlow("REST, until it is on disk")
         outcome.flows.append(accepted)
 
         async def publish(content: Any) -> None:
@@ -101,7 +101,7 @@ async def run(load: Load) -> Outcome:
     return outcome
 
 
-async def _relay(load: Load, outcome: Outcome, stack: AsyncExitStack) -> RelayClient | None:
+async def _relay(load: Load, outcome: BenchOutcome, stack: AsyncExitStack) -> RelayClient | None:
     """Connect to the topic relay; return None if the gateway has none, or does not let the key in."""
     try:
         return await stack.enter_async_context(RelayClient(load.url, load.key))
@@ -113,13 +113,13 @@ async def _relay(load: Load, outcome: Outcome, stack: AsyncExitStack) -> RelayCl
 class _Phase:
     """Publishing in one way, *name*, and what every listener hears of it."""
 
-    def __init__(self, load: Load, outcome: Outcome, name: str, publish: Publish, listeners: list[Client]) -> None:
+    def __init__(self, load: Load, outcome: BenchOutcome, name: str, publish: Publish, listeners: list[Client]) -> None:
         self._load = load
         self._outcome = outcome
         self._name = name
         self._publish = publish
         self._listeners = listeners
-        self._flows = {kind: Flow(f"{name} to {title}") for kind, title in TITLES.items()}
+        self._flows = {kind: BenchFlow(f"{name} to {title}") for kind, title in TITLES.items()}
         self._sent: dict[str, float] = {}  # when each message was, by its id
 
     async def run(self) -> int:

@@ -99,7 +99,7 @@ class ResendRequest(ClientRequest, kw_only=True):
         return ControlType.RESEND_FROM if self.to_ref is None else ControlType.RESEND_RANGE
 
 
-class Delivery(Frame, kw_only=True):
+class MessageDelivery(Frame, kw_only=True):
     """A message for a subscriber (BROADCAST) or in answer to a resend request (UNICAST)."""
 
     type: ControlType
@@ -123,7 +123,13 @@ class ErrorResponse(Frame, kw_only=True):
 
 
 ControlFrame = (
-    PublishRequest | SubscribeRequest | UnsubscribeRequest | ResendRequest | Delivery | StreamResponse | ErrorResponse
+    PublishRequest
+    | SubscribeRequest
+    | UnsubscribeRequest
+    | ResendRequest
+    | MessageDelivery
+    | StreamResponse
+    | ErrorResponse
 )
 
 
@@ -191,8 +197,8 @@ VARIANTS: Final[dict[tuple[int, ControlType], tuple[Callable[[list[Any]], bool],
 }
 
 FRAMES: Final[dict[ControlType, Callable[..., ControlFrame]]] = {
-    ControlType.BROADCAST:    partial(Delivery, type=ControlType.BROADCAST),
-    ControlType.UNICAST:      partial(Delivery, type=ControlType.UNICAST),
+    ControlType.BROADCAST:    partial(MessageDelivery, type=ControlType.BROADCAST),
+    ControlType.UNICAST:      partial(MessageDelivery, type=ControlType.UNICAST),
     ControlType.SUBSCRIBED:   partial(StreamResponse, type=ControlType.SUBSCRIBED),
     ControlType.UNSUBSCRIBED: partial(StreamResponse, type=ControlType.UNSUBSCRIBED),
     ControlType.RESENDING:    partial(StreamResponse, type=ControlType.RESENDING),

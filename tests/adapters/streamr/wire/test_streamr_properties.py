@@ -16,8 +16,8 @@ from adapters.streamr.wire.control import (
     NO_REQUEST_ID,
     ControlFrame,
     ControlType,
-    Delivery,
     ErrorResponse,
+    MessageDelivery,
     PublishRequest,
     ResendRequest,
     StreamResponse,
@@ -80,9 +80,9 @@ def messages(draw: st.DrawFn) -> StreamMessage:
 # fmt: off
 where: dict[str, Any] = {"stream_id": names, "stream_partition": partitions}
 resends: dict[str, Any] = {**where, "session_token": tokens, "request_id": names}
-carriers: st.SearchStrategy[PublishRequest | Delivery] = st.one_of(
+carriers: st.SearchStrategy[PublishRequest | MessageDelivery] = st.one_of(
     st.builds(PublishRequest, message=messages(), session_token=tokens, request_id=texts),
-    st.builds(Delivery, type=st.sampled_from([ControlType.BROADCAST, ControlType.UNICAST]), message=messages(),
+    st.builds(MessageDelivery, type=st.sampled_from([ControlType.BROADCAST, ControlType.UNICAST]), message=messages(),
               request_id=names),
 )
 frames: st.SearchStrategy[ControlFrame] = st.one_of(
@@ -183,7 +183,7 @@ def test_what_is_written_in_version_1_is_read_back_but_for_what_it_cannot_say(fr
 def test_a_message_is_cut_out_of_its_frame_byte_for_byte(frame: Any, version: int) -> None:
     row = frame.message.encode(32)
     found = decode_control(encode(frame, version))
-    assert isinstance(found, PublishRequest | Delivery)
+    assert isinstance(found, PublishRequest | MessageDelivery)
     assert found.message.wire == row
     assert found.message.encode(32) == row
 

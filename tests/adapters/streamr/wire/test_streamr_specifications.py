@@ -15,8 +15,8 @@ from adapters.streamr.wire.control import (
     NO_REQUEST_ID,
     ControlFrame,
     ControlType,
-    Delivery,
     ErrorResponse,
+    MessageDelivery,
     PublishRequest,
     ResendRequest,
     StreamResponse,
@@ -63,8 +63,8 @@ S0: list[tuple[list[Any], ControlFrame]] = [
             request_id="r",
         ),
     ),
-    ([2, 0, "r", ROW], Delivery(type=ControlType.BROADCAST, message=MESSAGE, request_id="r")),
-    ([2, 1, "r", ROW], Delivery(type=ControlType.UNICAST, message=MESSAGE, request_id="r")),
+    ([2, 0, "r", ROW], MessageDelivery(type=ControlType.BROADCAST, message=MESSAGE, request_id="r")),
+    ([2, 1, "r", ROW], MessageDelivery(type=ControlType.UNICAST, message=MESSAGE, request_id="r")),
     ([2, 2, "r", "s", 0], StreamResponse(type=ControlType.SUBSCRIBED, stream_id="s", request_id="r")),
     ([2, 3, "r", "s", 0], StreamResponse(type=ControlType.UNSUBSCRIBED, stream_id="s", request_id="r")),
     ([2, 4, "r", "s", 0], StreamResponse(type=ControlType.RESENDING, stream_id="s", request_id="r")),
@@ -87,8 +87,8 @@ S1: list[tuple[list[Any], ControlFrame]] = [
         [1, 11, "s", 0, "sub", None, None, 234, 512],
         ResendRequest(stream_id="s", from_ref=MessageRef(234), to_ref=MessageRef(512), **SUB),
     ),
-    ([1, 0, ROW], Delivery(type=ControlType.BROADCAST, message=MESSAGE, **V1)),
-    ([1, 1, 234, ROW], Delivery(type=ControlType.UNICAST, message=MESSAGE, version=1, request_id=234)),
+    ([1, 0, ROW], MessageDelivery(type=ControlType.BROADCAST, message=MESSAGE, **V1)),
+    ([1, 1, 234, ROW], MessageDelivery(type=ControlType.UNICAST, message=MESSAGE, version=1, request_id=234)),
     ([1, 2, "s", 0], StreamResponse(type=ControlType.SUBSCRIBED, stream_id="s", **V1)),
     ([1, 3, "s", 0], StreamResponse(type=ControlType.UNSUBSCRIBED, stream_id="s", **V1)),
     ([1, 4, "s", 0], StreamResponse(type=ControlType.RESENDING, stream_id="s", **V1)),
@@ -194,7 +194,7 @@ def test_a_row_with_surplus_fields_or_empty_references_is_written_anew(surplus: 
 def test_the_text_of_a_message_is_cut_out_of_its_frame(frame: str) -> None:
     row = json.dumps(ROW, separators=(", ", ":")).replace("foo", "f\\u00f6")
     found = decode_control(frame % row)
-    assert isinstance(found, PublishRequest | Delivery)
+    assert isinstance(found, PublishRequest | MessageDelivery)
     assert found.message.wire is not None
     assert found.message.wire.strip() == row.encode()
 
@@ -214,16 +214,16 @@ def test_a_broadcast_is_written_around_a_row() -> None:
     row = MESSAGE.encode(31)
     for version in (1, 2):
         frame = decode_control(encode_broadcast(version, row))
-        assert frame == Delivery(
+        assert frame == MessageDelivery(
             type=ControlType.BROADCAST,
             message=MESSAGE,
             version=version,
             request_id=NO_REQUEST_ID if version == 1 else "",
         )
-        assert decode_control(encode_unicast(version, 'a"b', row)) == Delivery(
+        assert decode_control(encode_unicast(version, 'a"b', row)) == MessageDelivery(
             type=ControlType.UNICAST, message=MESSAGE, version=version, request_id='a"b'
         )
-        expected = Delivery(type=ControlType.UNICAST, message=MESSAGE, request_id="é")
+        expected = MessageDelivery(type=ControlType.UNICAST, message=MESSAGE, request_id="é")
         assert encode_unicast(version, "é", row) == encode(expected, version, 31)
 
 
