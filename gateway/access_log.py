@@ -1,7 +1,7 @@
 """The access log: one line for each connection that is opened or closed, each refusal, and each new channel.
 
 Connections are those of peers: WebSockets, Sprout, event streams, and links to other relays. Single HTTP requests have
-no line unless they are refused. Names of keys are told, keys never are.
+no line unless they are refused. The lines name keys, and never contain a key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AccessLog:
         self._opened: dict[Member, float] = {}
 
     def opened(self, session: Member, peer: Peer) -> None:
-        """The connection of *session* was opened; others know it as *peer*."""
+        """Write that the connection of *session* was opened; others see it as *peer*."""
         self._opened[session] = self._clock()
         if self.enabled:
             principal = session.principal
@@ -36,7 +36,7 @@ class AccessLog:
             _write("connection opened", session.protocol, protocol=session.protocol, **about)
 
     def closed(self, session: Member) -> None:
-        """The connection of *session* has ended."""
+        """Write that the connection of *session* has ended."""
         began = self._opened.pop(session, None)
         if self.enabled and began is not None:
             close = session.closing
@@ -52,18 +52,18 @@ class AccessLog:
             )
 
     def refused(self, protocol: str, reason: str, details: Mapping[str, object]) -> None:
-        """Something was refused for this *reason*."""
+        """Write that a request or connection was refused for this *reason*."""
         if self.enabled:
             _write("refused", f"{protocol} {reason}", protocol=protocol, reason=reason, **details)
 
     def channel_created(self, channel: str) -> None:
-        """*channel* exists from now on."""
+        """Write that *channel* was created."""
         if self.enabled:
             _write("channel made", "", channel=channel)
 
 
 def _write(event: str, kind: str, **about: object) -> None:
-    """Write a line unless there were too many of this *kind*, which is asked first: a flood must cost little."""
+    """Write a line unless there were too many of this *kind*, which is checked first: a flood must cost little."""
     left_out = logs.LIMIT.admit(f"{event} {kind}")
     if left_out is not None:
         logger.info(event, **about, **{logs.ADMITTED: left_out})

@@ -1,6 +1,6 @@
 """Tells systemd what the gateway does: sd_notify(3), for units of `Type=notify` or `notify-reload`.
 
-Without systemd, which is when NOTIFY_SOCKET is not set, every call does nothing.
+If the variable NOTIFY_SOCKET is not set, the process does not run under systemd, and every call does nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ALIVE = "WATCHDOG=1"
 
 
 def notify(*lines: str) -> None:
-    """Send *lines*, such as `READY`, to systemd; what it does not take at once is lost: nothing waits for it."""
+    """Send *lines*, such as `READY`, to systemd, without waiting; what it does not accept at once is lost."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return

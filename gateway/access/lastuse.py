@@ -1,7 +1,7 @@
 """The time when each key was last used: kept in memory, and written at most once a minute to a file beside the keys.
 
-It helps operators to decide whether a key can be removed; nothing else depends on it. A crash loses the last minute of
-it, and a disk that cannot be written loses all that follows.
+It helps operators to decide whether a key can be removed; nothing else depends on it. A crash loses the last minute,
+and while the disk cannot be written no time reaches it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _KEPT: Final = b'"[]{}'
 _DROPPED: Final = bytes(set(range(256)) - set(_KEPT))
 _NO_SEPARATORS: Final = bytes(set(range(256)) - set(b'",[{'))
 _BITS: Final = bytes.maketrans(b"[{]}", b"1100")
-_LANE: Final = 8  # brackets that are processed together: one byte, a bit for each
+_LANE: Final = 8  # brackets that are packed into one byte, a bit each, and processed together
 
 
 def depth(text: bytes | str) -> int:
@@ -64,12 +64,12 @@ def _outside_strings(kept: bytes) -> bytes:
     """The parts of *kept*, the kept characters of a text, that are outside strings."""
     if b'"' not in kept:
         return kept
-    # A string that ends where the next begins changes nothing for what is around both.
+    # An adjacent closing and opening quote can be dropped: what is around both strings stays outside them.
     return b"".join(kept.replace(b'""', b"").split(b'"')[::2])
 
 
 def _lane(bits: int) -> tuple[int, int]:
-    """The change of depth by eight brackets together, as a byte, and the greatest depth on the way."""
+    """The change of depth that eight brackets cause, as a signed byte, and the greatest depth among them."""
     level = peak = 0
     for place in reversed(range(_LANE)):
         level += 1 if bits >> place & 1 else -1

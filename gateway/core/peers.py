@@ -1,4 +1,4 @@
-"""Peer numbers, and the identities that keep theirs for ever.
+"""Peer numbers, and the durable identities, which keep their number.
 
 Every connection has a number; a durable identity (an Arbor author, an Ethereum address, an API key) has one of its own
 that it keeps across restarts. Numbers are allocated in blocks: a block is a fact in the log before its first number is
@@ -13,7 +13,7 @@ from .bounded import BoundedMap
 from .message import Peer
 
 MAX_NAME = 255  # characters that are kept of a peer's name, as 100,000 names may be in memory
-BLOCK = 1024
+BLOCK = 1024  # numbers that are reserved at once
 RESERVE = 256  # numbers left when the next block is reserved, so that it is on disk before it is needed
 MAX_KNOWN = 100_000  # durable peers kept in memory; far more than can wait for the index
 
@@ -77,7 +77,7 @@ class PeerRegistry:
         self._remember(peer)
 
     def skip(self, end: int) -> None:
-        """Never allocate a number below *end* from now on, but for what is left of the own block."""
+        """Never allocate a number below *end* from now on, except those left in this gateway's own block."""
         self._free = max(self._free, end)
 
     def forget(self, protocol: str, identity: str) -> None:

@@ -1,4 +1,4 @@
-"""Searches the words of messages in threads, one at a time, so that no search costs the event loop anything."""
+"""Searches the words of messages in a thread, one search at a time, so that no search blocks the event loop."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .problems import Problem
 
 COST = 20  # requests that one search counts as
 MAX_WAITING = 32  # searches that wait for the one under way
-RETRY_SECONDS = 1.0  # until a search that cannot wait may come again
+RETRY_SECONDS = 1.0  # that a client is told to wait if too many searches wait
 DISABLED = "the words of messages are not indexed here; the operator sets log.search and restarts the gateway"
 
 
 class Searches:
-    """The searches of a *gateway*."""
+    """Runs the searches of a *gateway* in turn."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

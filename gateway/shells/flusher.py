@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 from gateway.core.watchdog import Progress
 
-MAX_TURNS = 64  # turns of the loop that a flush waits while more input arrives
-MAX_WAIT = 0.005  # seconds that it waits: a turn may take long, and input from any connection prolongs the wait
+MAX_TURNS = 64  # iterations of the loop that a flush waits while more input arrives
+MAX_WAIT = 0.005  # seconds that it waits: an iteration may take long, and input from any connection prolongs the wait
 SAMPLE = 4  # connections that are checked for several waiting messages
 
 logger = logging.getLogger(__name__)
@@ -32,12 +32,12 @@ class Flushable(Protocol):
 
 
 class Flusher:
-    """Flushes all woken connections in one callback, at the end of the turn of the loop or a few turns later.
+    """Flushes all woken connections in one callback, at the end of the iteration of the loop or a few iterations later.
 
-    While messages arrive so fast that several wait for the same peer, a flush waits as long as each turn of the loop
-    brings more input over WebSockets, at most `MAX_TURNS` and `MAX_WAIT`. More messages then leave in one write, and
-    writes are what takes most of the time: without waiting, a delivery to one of 100 peers takes 1.6 times as much CPU
-    time. As soon as waiting gathers nothing, flushes are immediate again.
+    While messages arrive so fast that several wait for the same peer, a flush waits as long as each iteration of the
+    loop brings more input over WebSockets, at most `MAX_TURNS` and `MAX_WAIT`. More messages then leave in one write,
+    and writes are what takes most of the time: without waiting, a delivery to one of 100 peers takes 1.6 times as much
+    CPU time. As soon as waiting gathers nothing, flushes are immediate again.
 
     Input over TCP is not waited for: for Sprout, that changed the CPU time by less than the noise (0.91 of it with 50
     listeners, 1.04 for announces of 20 nodes), and it would delay acknowledgements.
@@ -52,7 +52,7 @@ class Flusher:
         self._crowded = False
         self._shared = False  # several reads came before the last flush
         self._flushed_arrivals = 0  # `arrivals` then
-        self._turns = 0  # turns that the next flush may still wait
+        self._turns = 0  # iterations that the next flush may still wait
         self._seen_arrivals = 0  # `arrivals` when the flush was last put off
         self._deadline = 0.0  # (`perf_counter`) until which the flush may be put off
         self._flushes = 0

@@ -18,7 +18,7 @@ def lines_forward(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 def lines_backward(files: Sequence[Path]) -> Iterator[bytes]:
-    """Yield the same lines, the last one first."""
+    """Yield the lines of *files* in reverse order, newlines included."""
     for path in reversed(files):
         with path.open("rb") as file:
             yield from _reversed(file)

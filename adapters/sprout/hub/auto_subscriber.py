@@ -3,8 +3,8 @@
 A genuine relay that dials in, or a client like wisteria, lists all communities when it connects, and subscribes to
 each of them. It never subscribes to later ones, here or on its own side: it drops the replies that are announced to
 it, and announces none. So the gateway sends it a `subscribe`, after which both sides count as subscribed for it; once
-it answers with status 0, it is told as if it had subscribed itself. A peer that subscribed to some communities only
-has chosen, and is left alone.
+it answers with status 0, it gets what a subscriber gets. A peer that subscribed to some
+communities only is not subscribed to others.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from .connection import SproutConnection
 from .nodes import NodeDirectory
 from .rights import Rights
 
-MAX_FOLLOWED: Final = (
-    256  # communities, the newest, to all of which a relay has subscribed; and nodes of a new one at first
-)
+# The newest communities that a relay must have subscribed to; and the nodes that are requested of a new community.
+MAX_FOLLOWED: Final = 256
 
 
 class AutoSubscriber:
@@ -33,7 +32,7 @@ class AutoSubscriber:
         self._nodes = nodes
         self._rights = rights
         self._listed: set[str] | None = None
-        self._left: set[str] = set()  # of these, those that it has not tried to subscribe to yet
+        self._left: set[str] = set()  # those of `_listed` to which it has not tried to subscribe yet
         self._new_communities: dict[str, None] = {}
         self._asked: dict[int, str] = {}
         self._leaves: set[int] = set()

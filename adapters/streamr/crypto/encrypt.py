@@ -97,9 +97,9 @@ class KeyResponder:
         self._pending = 0
 
     def answer(self, message: StreamMessage, address: str) -> bool:
-        """Answer a request to *address*, whose signature was checked; False if it is to nobody of the gateway's.
+        """Answer a request to *address*, whose signature was checked; False if *address* is not the gateway's.
 
-        A `StreamrError` where it cannot be read.
+        Raises `StreamrError` if the request cannot be parsed.
         """
         if message.message_type != kinds.GROUP_KEY_REQUEST:
             return False
@@ -108,19 +108,20 @@ class KeyResponder:
         signer = self._signer(request.stream_id, address)
         if signer is None:
             return False
-        asker = message.id.publisher_id.lower()
+        requester = message.id.publisher_id.lower()
         keys = {id: self._keys.find(request.stream_id, id) for id in request.ids}
-        if not self._may_read(request.stream_id, asker):
-            self._refuse(signer, asker, request, "PERMISSION_DENIED", "you may not subscribe to this stream")
+        if not self._may_read(request.stream_id, requester):
+            self._refuse(signer, requester, request, "PERMISSION_DENIED", "you may not subscribe to this stream")
             return True
         if unknown := tuple(id for id, key in keys.items() if key is None):
             unknown_only = replace(request, ids=unknown)
-            self._refuse(signer, asker, unknown_only, "UNKNOWN_GROUP_KEY", "this publisher has no such group key")
+            self._refuse(signer, requester, unknown_only, "UNKNOWN_GROUP_KEY", "this publisher has no such group key")
         found = [key for key in keys.values() if key is not None] if request.named else [self._current(request)]
         if found and self._pending < MAX_PENDING_RESPONSES:
             self._pending += 1
             self._work(
-                partial(encrypt_keys, found, request.public_key), partial(self._keys_encrypted, signer, asker, request)
+                partial(encrypt_keys, found, request.public_key),
+                partial(self._keys_encrypted, signer, requester, request),
             )
         return True
 
@@ -128,20 +129,22 @@ class KeyResponder:
         return self._keys.of(request.stream_id, self._clock() // DAY)
 
     def _keys_encrypted(
-        self, signer: EthereumAccount, asker: str, request: KeyRequest, keys: tuple[EncryptedGroupKey, ...] | None
+        self, signer: EthereumAccount, requester: str, request: KeyRequest, keys: tuple[EncryptedGroupKey, ...] | None
     ) -> None:
         self._pending -= 1
         if keys is None:
-            self._refuse(signer, asker, request, "INVALID_GROUP_KEY_REQUEST", "the public key is not an RSA key in PEM")
+            self._refuse(
+                signer, requester, request, "INVALID_GROUP_KEY_REQUEST", "the public key is not an RSA key in PEM"
+            )
             return
         response = KeyResponse(request.request_id, request.stream_id, keys)
         start = self._clock() // DAY * DAY
         content = response.content() if request.named else response.unnamed_content(start)
-        self._send(signer, asker, kinds.GROUP_KEY_RESPONSE, content, request.public_key)
+        self._send(signer, requester, kinds.GROUP_KEY_RESPONSE, content, request.public_key)
 
-    def _refuse(self, signer: EthereumAccount, asker: str, request: KeyRequest, code: str, text: str) -> None:
+    def _refuse(self, signer: EthereumAccount, requester: str, request: KeyRequest, code: str, text: str) -> None:
         refusal = KeyRefusal(request.request_id, request.stream_id, code, text, request.ids)
-        self._send(signer, asker, kinds.GROUP_KEY_ERROR_RESPONSE, refusal.content(), None)
+        self._send(signer, requester, kinds.GROUP_KEY_ERROR_RESPONSE, refusal.content(), None)
 
 
 def encrypt_keys(keys: list[GroupKey], public_key: str) -> tuple[EncryptedGroupKey, ...] | None:

@@ -1,4 +1,4 @@
-"""The last position of each author in each channel: a message beyond it cannot be a copy.
+"""The last position of each author in each channel: a message beyond it cannot be a duplicate.
 
 To look up every message in the index would cost more than everything else that is done for it. Nearly every message is
 newer than all others of its author in its channel, and so has an unused id.
