@@ -27,7 +27,8 @@ from gateway.http.cors import Cors
 from gateway.http.persistent import PersistentConnections
 from gateway.http.problems import problem_of, problem_of_status, problem_response
 from gateway.http.unrouted import answer_http_exception
-from gateway.http.websocket.session import PATH, WebSocketService
+from gateway.http.websocket.messages import PATH
+from gateway.http.websocket.session import WebSocketService
 from gateway.shells import fast, serve
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of

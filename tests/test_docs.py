@@ -21,7 +21,7 @@ from gateway.app import create_app
 from gateway.cli import app
 from gateway.commands import reference
 from gateway.config import OTHERS
-from gateway.http.websocket.session import PATH
+from gateway.http.websocket.messages import PATH
 from gateway.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS
 from gateway.settings import PREFIX, settings_model
 from gateway.welcome import lines_to_try

@@ -6,14 +6,33 @@ It takes the gateway's side: clients send what the document says is received.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from gateway.adapter import Adapter, WireMessage
+from gateway.adapter import WireMessage
 
 VERSION = "3.0.0"
 WEBSOCKETS = "websockets"  # what the server of all WebSockets is called; a TCP listener has its own name
 _UNFIT = re.compile(r"[^A-Za-z0-9]+")
+
+
+class Described(Protocol):
+    """An adapter, or REST on its WebSocket: a protocol that can tell what is on its wires."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in keys."""
+
+    @property
+    def title(self) -> str:
+        """What it is called in sentences."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Where its WebSockets are."""
+
+    def wire_messages(self) -> Mapping[str, list[WireMessage]]:
+        """Return its messages, by path or by listener."""
 
 
 class Endpoint(NamedTuple):
@@ -27,7 +46,7 @@ class Endpoint(NamedTuple):
 
 
 def document(
-    adapters: Iterable[Adapter], version: str, host: str, listening: Mapping[str, str | None], *, secure: bool
+    adapters: Iterable[Described], version: str, host: str, listening: Mapping[str, str | None], *, secure: bool
 ) -> dict[str, Any]:
     """The document of a gateway that is reached at *host* and is *listening* on TCP there, by the listeners' names."""
     endpoints = [endpoint for adapter in adapters for endpoint in _endpoints(adapter, listening)]
@@ -48,7 +67,7 @@ def document(
     }
 
 
-def _endpoints(adapter: Adapter, listening: Mapping[str, str | None]) -> Iterator[Endpoint]:
+def _endpoints(adapter: Described, listening: Mapping[str, str | None]) -> Iterator[Endpoint]:
     for place, messages in adapter.wire_messages().items():
         key = "_".join(filter(None, (adapter.name, _UNFIT.sub("_", place).strip("_"))))
         if place in adapter.paths:

@@ -10,6 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.core.channels import MAX_NAME
 from gateway.core.message import REST
+from gateway.http.websocket.asyncapi import RestSocket
 from gateway.runtime import Gateway
 
 from . import asyncapi, history, pages, stats, views
@@ -23,7 +24,7 @@ REST_DESCRIPTION: Final[dict[str, Any]] = {
     "name": REST,
     "title": "REST",
     "versions": ["1"],
-    "paths": ["/v1"],
+    "paths": ["/v1", *RestSocket.paths],
     "listeners": [],
     "carries": {
         "subscribe": "`GET /v1/channels/{channel}/events`",
@@ -103,7 +104,9 @@ class Operations:
         listening = getattr(request.app.state, "listening", {})
         host, secure = request.url.netloc, request.url.scheme == "https"
         return views.json_response(
-            asyncapi.document(self.gateway.adapters, self.gateway.version, host, listening, secure=secure)
+            asyncapi.document(
+                (*self.gateway.adapters, RestSocket()), self.gateway.version, host, listening, secure=secure
+            )
         )
 
     async def healthz(self) -> Response:

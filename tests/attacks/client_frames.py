@@ -15,6 +15,7 @@ NO_HEADERS: Headers = {}
 
 RELAY = "/relay"
 STREAMR = "/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
+WS = "/v1/ws"
 TRACKER = "/tracker?address=attacker"
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 
@@ -85,6 +86,11 @@ def subscribe_relay(topic: str) -> bytes:
 def broadcast(topic: str, text: str) -> bytes:
     """The topic relay's Broadcast."""
     return text_frame({"type": 6, "topic": topic, "text": text})
+
+
+def ask(kind: str, **fields: Any) -> bytes:
+    """A request on `/v1/ws`."""
+    return text_frame({"type": kind, **fields})
 
 
 def subscribe_streamr(stream: str) -> bytes:

@@ -21,6 +21,8 @@ from gateway.commands.arbor_author import ArborAuthor
 from .client_frames import (
     RELAY,
     STREAMR,
+    WS,
+    ask,
     broadcast,
     http,
     message,
@@ -51,6 +53,18 @@ def sign(text: str, key: PrivateKey = KEY) -> str:
     data = text.encode()
     raw = key.sign_recoverable(_keccak(b"\x19Ethereum Signed Message:\n%d" % len(data) + data), hasher=None)
     return f"0x{raw[:64].hex()}{raw[64] + 27:02x}"
+
+
+def ws(target: Target, seconds: float) -> Report:
+    """Everything that can be asked on `/v1/ws`, of one channel, without an end."""
+    asked = (
+        *(ask("publish", channel="flood/ws", content="x"), ask("history", channel="flood/ws")),
+        *(ask("presence", channel="flood/ws"), ask("direct", channel="flood/ws", peer=1, content="x")),
+        *(ask("subscribe", pattern="flood/*", after=0), ask("unsubscribe", pattern="flood/*")),
+    )
+    report = Report()
+    drive([websocket(target, WS, b"".join(asked) * (BATCH // len(asked))) for _ in range(4)], report, seconds)
+    return report
 
 
 def relay(target: Target, seconds: float) -> Report:

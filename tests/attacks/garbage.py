@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 
-from .client_frames import BINARY, RELAY, STREAMR, TRACKER, frame, request, websocket
+from .client_frames import BINARY, RELAY, STREAMR, TRACKER, WS, frame, request, websocket
 from .target import Report, Target
 from .wire import Raw, drive
 
@@ -106,6 +106,7 @@ def bodies(target: Target, seconds: float) -> Report:
 
 
 RELAY_GARBAGE = websockets(RELAY)
+WS_GARBAGE = websockets(WS)
 STREAMR_GARBAGE = websockets(STREAMR)
 TRACKER_GARBAGE = websockets(TRACKER)
 NETWORK_GARBAGE = websockets("/network")

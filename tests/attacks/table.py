@@ -46,6 +46,7 @@ ATTACKS: Final = (
 
     Attack("unread-relay", "a relay listener that stops reading, while 60 kB are said again and again", unread.relay),
     Attack("unread-streamr", "the same with Streamr", unread.streamr),
+    Attack("unread-ws", "the same on /v1/ws", unread.ws),
     Attack("unread-sprout", "the same with Sprout", unread.sprout, memory=128),
     Attack("unread-events", "the same with event streams", unread.events),
     Attack("unread-history", "54 connections ask for pages of 4 MiB, pipelined, and do not read", unread.history),
@@ -61,6 +62,7 @@ ATTACKS: Final = (
     Attack("garbage-relay", "22 kinds of what is no packet, each on a connection, again and again",
            garbage.RELAY_GARBAGE, told=("error InvalidJSON", "error MessageIsTooLong")),
     Attack("garbage-streamr", "the same with Streamr", garbage.STREAMR_GARBAGE),
+    Attack("garbage-ws", "the same on /v1/ws", garbage.WS_GARBAGE),
     Attack("garbage-tracker", "the same with the tracker", garbage.TRACKER_GARBAGE),
     Attack("garbage-network", "the same with the network layer", garbage.NETWORK_GARBAGE),
     Attack("garbage-sprout", "13 kinds of lines that are no request: counts of -1 and 10^11, too long, noise",
@@ -70,6 +72,7 @@ ATTACKS: Final = (
 
     Attack("flood-relay", "broadcasts at full speed, from one address", floods.relay),
     Attack("flood-streamr", "unsigned messages at full speed", floods.streamr),
+    Attack("flood-ws", "everything that can be asked on /v1/ws, at full speed", floods.ws),
     Attack("flood-sprout", "good announces at full speed", floods.sprout),
     Attack("flood-rest", "POST at full speed", floods.rest),
     Attack("flood-questions", "everything that REST can be asked, all the time", floods.asking),

@@ -11,6 +11,8 @@ from .client_frames import (
     PING,
     RELAY,
     STREAMR,
+    WS,
+    ask,
     broadcast,
     frame,
     http,
@@ -49,6 +51,12 @@ def streamr(target: Target, seconds: float) -> Report:
     return _rounds(target, seconds, STREAMR, subscribe_streamr("unread/streamr"), frames)
 
 
+def ws(target: Target, seconds: float) -> Report:
+    """The same on `/v1/ws`."""
+    frames = [ask("publish", channel="unread/ws", content=LARGE)] * ROUND
+    return _rounds(target, seconds, WS, ask("subscribe", channel="unread/ws"), lambda: frames)
+
+
 def _rounds(target: Target, seconds: float, path: str, subscribe: bytes, frames: Callable[[], list[bytes]]) -> Report:
     report, deadline = Report(), time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -56,7 +64,7 @@ def _rounds(target: Target, seconds: float, path: str, subscribe: bytes, frames:
         reader, speaker = websocket(target, path), websocket(target, path)
         for each in (silent, reader):
             each.say(subscribe)
-            each.hear(b"}" if path == RELAY else b"]")
+            each.hear(b"]" if path == STREAMR else b"}")
         _say(speaker, frames(), reader)
         _await_end(silent)
         silent.account(report)

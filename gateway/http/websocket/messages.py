@@ -13,6 +13,7 @@ import msgspec
 from gateway.http.replay import PAGE
 from gateway.http.routes import MAX_INTEGER
 
+PATH = "/v1/ws"
 Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 RequestId = int | Annotated[str, msgspec.Meta(max_length=128)] | None
 

@@ -34,9 +34,8 @@ from gateway.http.selection import Selection, pattern_of, prefix_of
 from gateway.runtime import Gateway
 
 from . import messages
-from .messages import MalformedMessage, RequestId, decode
+from .messages import PATH, MalformedMessage, RequestId, decode
 
-PATH = "/v1/ws"
 ONE_OF_BOTH = "name a `channel` or a `pattern`, and not both"
 PAGES_PER_TURN = 8  # subscriptions that are looked at in one turn, until one has missed something
 

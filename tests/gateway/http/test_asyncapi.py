@@ -20,6 +20,7 @@ from adapters.streamr.wire.control import CONTROL, ControlType
 from adapters.streamr.wire.network import NetworkType
 from adapters.streamr.wire.tracker import TRACKER
 from adapters.topic_relay.session import VERBS as TYPES
+from gateway.http.websocket.messages import KINDS as KINDS_OF_REST
 from tests.server import Server
 
 NAME = re.compile(r"[\w.-]+", re.ASCII)
@@ -56,13 +57,23 @@ def follow(document: Any, reference: str) -> Any:
     return document
 
 
-KINDS: dict[str, type] = {"string": str, "object": dict, "array": list, "null": type(None), "integer": int}
+KINDS: dict[str, type] = {
+    "boolean": bool,
+    "string": str,
+    "object": dict,
+    "array": list,
+    "null": type(None),
+    "integer": int,
+}
 
 
 def fits(value: Any, schema: Any) -> bool:
     """Whether *value* is what *schema* says, by the words of JSON Schema that are used."""
     known = {"type", "const", "enum", "anyOf", "items", "minItems", "properties", "required", "pattern"}
-    assert schema.keys() <= known | {"title", "examples", "minLength", "maxLength", "minimum"}, schema
+    assert schema.keys() <= known | {
+        *("title", "examples", "minLength", "maxLength", "minimum", "maximum", "description", "default"),
+        "additionalProperties",
+    }, schema
     kinds = schema.get("type", [])
     if kinds and not isinstance(value, tuple(KINDS[kind] for kind in ([kinds] if type(kinds) is str else kinds))):
         return False
@@ -80,6 +91,10 @@ def fits(value: Any, schema: Any) -> bool:
         return all(fits(item, items) for item in value)
     if isinstance(value, list):
         return all(fits(*pair) for pair in zip(value, items, strict=False))
+    if isinstance(value, dict) and not (
+        schema.get("additionalProperties", True) or value.keys() <= schema["properties"].keys()
+    ):
+        return False
     if isinstance(value, dict):
         there = {name: each for name, each in schema.get("properties", {}).items() if name in value}
         return set(schema.get("required", ())) <= value.keys() and all(
@@ -107,7 +122,7 @@ def test_it_is_whole(document: Any, server: Server) -> None:
         assert all(NAME.fullmatch(name) for name in document[part])
     assert all(NAME.fullmatch(name) for name in document["components"]["messages"])
     addresses = {channel["address"] for channel in document["channels"].values()} - {None}
-    assert addresses == {path for adapter in ADAPTERS for path in adapter.paths}
+    assert addresses == {path for adapter in ADAPTERS for path in adapter.paths} | {"/v1/ws"}
     assert "sprout_sprout" in document["channels"]
     assert "sprout_sprout_tls" not in document["channels"], "without a certificate nobody listens there"
 
@@ -145,6 +160,43 @@ def test_what_is_said_in_streamr_is_what_it_says(document: Any, server: Server) 
                 seen.append(name.partition(".")[2])
             resent = ["RESENDING", *["UNICAST"] * version, "RESENT"]
             assert sorted(seen) == sorted(["SUBSCRIBED", "BROADCAST", *resent, "UNSUBSCRIBED", "ERROR"])
+
+
+def test_what_is_said_on_the_websocket_of_rest_is_what_it_says(document: Any, server: Server) -> None:
+    names = set(document["channels"]["rest_v1_ws"]["messages"])
+    assert {name for name in names if "." not in name} == {kind.__name__.lower() for kind in KINDS_OF_REST}
+    with connect(f"ws://{server.http}/v1/ws") as socket, connect(f"ws://{server.http}/v1/ws") as other:
+
+        def hear() -> Any:
+            return json.loads(socket.recv(timeout=10))
+
+        seen, number = [welcome := hear()], welcome["number"]
+        other.send('{"type":"subscribe","channel":"w"}')
+        [other.recv(timeout=10) for _ in range(2)]
+        for kind, fields in (
+            ("subscribe", {"pattern": "w*", "after": 0}),
+            ("subscribe", {"channel": "w"}),
+            ("presence", {"channel": "w"}),
+            ("direct", {"channel": "w", "peer": number, "content": 1}),
+            ("publish", {"channel": "w", "content": {"a": 1}}),
+            ("history", {"channel": "w", "newestFirst": True, "limit": 1}),
+            ("unsubscribe", {"pattern": "w*"}),
+            ("unsubscribe", {"pattern": "w*"}),
+            ("ping", {}),
+        ):
+            request = {"type": kind, "request": kind, **fields}
+            assert said(document, "rest_v1_ws", "receive", request) == [kind]
+            assert said(document, "rest_v1_ws", "receive", request | {"other": 1}) == []
+            socket.send(json.dumps(request))
+            while seen[-1].get("request") != kind:
+                seen.append(hear())
+        other.send('{"type":"unsubscribe","channel":"w"}')
+        other.send('{"type":"subscribe","channel":"w"}')
+        while seen[-1]["type"] != "joined":
+            seen.append(hear())
+        for each in seen:
+            assert said(document, "rest_v1_ws", "send", each) == [f"{each['type']}.told"], each
+        assert {f"{each['type']}.told" for each in seen} | {"gap.told"} == {name for name in names if "." in name}
 
 
 def test_what_nodes_are_told_is_what_it_says(document: Any, server: Server) -> None:
