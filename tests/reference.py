@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gateway.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS, REFUSAL_REASONS, Family
+from tests import reference_rest, reference_wire
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 MADE = "Made from the code by `python -m tests.reference`; a test compares them."
@@ -38,7 +39,11 @@ def metrics() -> str:
     )
 
 
-PAGES = {"metrics.md": metrics}
+PAGES: dict[str, Callable[[], str]] = {
+    "metrics.md": metrics,
+    "rest.md": lambda: reference_rest.page(MADE),
+    "wire.md": lambda: reference_wire.page(MADE),
+}
 
 
 def _table(title: str, families: dict[str, Family]) -> Iterator[str]:

@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import typer
 from pydantic import BaseModel, SecretStr
 
 from adapters import ADAPTERS
+from adapters.sprout.wire.parser import Parser
+from adapters.streamr.wire import codec as control
+from adapters.topic_relay import codec as topic_relay
 from gateway import config
+from gateway.adapter import WireMessage
 from gateway.app import create_app
 from gateway.cli import app
 from gateway.commands import reference
@@ -25,6 +30,8 @@ from gateway.http.websocket.messages import PATH
 from gateway.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS
 from gateway.settings import PREFIX, settings_model
 from gateway.welcome import lines_to_try
+from tests import reference_wire
+from tests.reference import PAGES as REFERENCE
 
 ROOT = Path(__file__).parent.parent
 DECISIONS = ROOT / "docs" / "decisions"
@@ -36,6 +43,7 @@ README = (ROOT / "README.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 NO_EFFECT = "No effect yet."
+WIRES = reference_wire.places()
 REGISTRIES = ("pypi", "pythonhosted", "npmjs", "proxy.golang", "crates.io", "docker.io", "ghcr")
 
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -230,6 +238,27 @@ def test_every_command_that_prints_data_prints_json(name: str) -> None:
 def test_the_reference_of_commands_is_what_they_say() -> None:
     """`python -m gateway.commands.reference > docs/reference/commands.md` makes it again."""
     assert (ROOT / "docs" / "reference" / "commands.md").read_text() == reference.page()
+
+
+@pytest.mark.parametrize("page", REFERENCE)
+def test_the_reference_is_made_from_the_code(page: str) -> None:
+    assert (ROOT / "docs" / "reference" / page).read_text() == REFERENCE[page](), "run python -m tests.reference"
+
+
+@pytest.mark.parametrize(("title", "message"), [(title, each) for title, messages in WIRES for each in messages])
+def test_each_example_on_the_wire_is_one(title: str, message: WireMessage) -> None:
+    """The page shows it in its table; its schema, and the decoder of its protocol, take it."""
+    text = reference_wire.example(message)
+    value = json.loads(text) if message.media_type == "application/json" else text
+    jsonschema_rs.Draft7Validator(dict(message.schema)).validate(value)
+    if title.startswith("Streamr, `/api"):
+        control.decode_control(text)
+    elif title.startswith("Arbor"):
+        parser = Parser()
+        parser.feed(text.encode())
+        assert parser.next_frame() is not None
+    elif message.name != "Refused" and title.startswith("topic relay") and message.received:
+        topic_relay.decode(text.encode())
 
 
 @each_document

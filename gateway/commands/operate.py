@@ -33,6 +33,9 @@ from .common import (
     visible,
 )
 
+SHOWN_FAULTS = 10  # of a file; its number of faults is always told
+_LEFT_OUT = "records that are not valid were left out; all others are in the log"
+_FOREIGN = "nothing was imported: no line is a record that `trellis export` wrote"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
@@ -67,7 +70,7 @@ def verify(context: typer.Context, as_json: AsJson = False, data: Data = None, c
     text = f"{report.records} records, {report.first} to {report.last}, faults: {len(report.faults)}"
     faults = [fault._asdict() for fault in report.faults]
     show({"records": report.records, "first": report.first, "last": report.last, "faults": faults}, as_json, text)
-    _complain(report)
+    _complain(report, "the log has faults; nothing was changed")
 
 
 def export(
@@ -104,7 +107,7 @@ def export(
         out = sys.stdout.buffer if output is None else stack.enter_context(_created(output))
         report = archive.export(directory, out, after, until)
     say(f"{report.records} records")
-    _complain(report)
+    _complain(report, "records that are not valid were left out; all others were written")
 
 
 def import_(
@@ -183,7 +186,7 @@ def _import_files(context: typer.Context, files: list[Path], data: Path | None, 
             f"the gateway {origin} began this log, and an export has none of its keys: `trellis serve` needs --adopt "
             "(`trellis backup` and `trellis restore` keep the keys)"
         )
-    _complain(report)
+    _complain(report, _LEFT_OUT if report.records or report.skipped else _FOREIGN)
 
 
 def _check(adapters: Adapters) -> archive.EntryCheck:
@@ -212,12 +215,14 @@ def _lines(files: list[Path]) -> Iterator[bytes]:
             yield from file
 
 
-def _complain(report: archive.LogReport) -> None:
-    """Print every fault; raise `CommandError` if there is one."""
-    for fault in report.faults:
+def _complain(report: archive.LogReport, outcome: str) -> None:
+    """Print the first faults; if there is one, raise `CommandError` with the *outcome*."""
+    for fault in report.faults[:SHOWN_FAULTS]:
         say(f"{fault.file or 'input'}, byte {fault.offset}: {visible(fault.reason)}")
+    if (more := len(report.faults) - SHOWN_FAULTS) > 0:
+        say(f"and {more} more")
     if report.faults:
-        raise CommandError("records that are not valid were left out; all others are good")
+        raise CommandError(outcome)
 
 
 def toml_lines(values: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -638,8 +638,19 @@ def test_a_damaged_log_is_a_failure(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert f"{segment.name}, byte " in done.stderr
         assert "PRECIOUS" not in done.stdout
+        assert ("nothing was changed" in done.stderr) == (command == "verify")
     nothing = trellis("verify", "--data", str(tmp_path / "nothing"))
     assert (nothing.returncode, nothing.stdout) == (1, "")
+
+
+def test_a_file_that_no_gateway_wrote_is_refused_in_a_few_lines(tmp_path: Path) -> None:
+    (tmp_path / "foreign").write_text("hello\n" * 24)
+    done = trellis("import", str(tmp_path / "foreign"), "--data", str(tmp_path / "data"))
+    assert (done.returncode, done.stdout) == (1, "0 records imported, 0 skipped, refused: 24\n")
+    assert len(done.stderr.splitlines()) == 12
+    assert done.stderr.endswith(
+        "and 14 more\ntrellis: nothing was imported: no line is a record that `trellis export` wrote\n"
+    )
 
 
 # Identities and communities

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import httpx
-import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,7 +17,6 @@ from gateway.commands.arbor_author import ArborAuthor
 from gateway.core.histogram import Histogram
 from gateway.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS, Metrics
 from tests.gateway.operated import SECONDS, Operated
-from tests.reference import FOLDER, PAGES
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = (ROOT / "tests" / "golden" / "metrics.txt").read_text().splitlines()
@@ -126,11 +124,6 @@ def test_a_refusal_is_counted_and_told() -> None:
     metrics.refused("toy", "403", path="/x")
     assert told == [("toy", "403", {"path": "/x"})]
     assert 'trellis_refused_total{protocol="toy",reason="403"} 1.0' in metrics.exposition().decode()
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_the_reference_is_made_from_the_code(page: str) -> None:
-    assert (FOLDER / page).read_text() == PAGES[page](), "run python -m tests.reference"
 
 
 def test_every_kind_of_fault_is_there_from_the_start() -> None:
