@@ -34,7 +34,10 @@ def backup(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup; it must not exist yet.")],
     encrypt: Annotated[
-        bool, typer.Option("--encrypt", help="Encrypt it with a passphrase, from a prompt or --passphrase-file.")
+        bool,
+        typer.Option(
+            "--encrypt", help="Ask for a passphrase, and encrypt it. --passphrase-file does so without asking."
+        ),
     ] = False,
     passphrase_file: PassphraseFile = None,
     index: Annotated[
@@ -99,7 +102,7 @@ def restore(
 def _write(
     file: Path, settings: Settings, outside: dict[str, Path], passphrase: str | None, *, index: bool
 ) -> Manifest:
-    """Write the backup beside *file*, and rename it when it is complete and on disk."""
+    """Write the backup to a temporary file beside *file*, and rename that when it is complete and on disk."""
     if file.exists():
         raise BackupError(f"{file} exists already; choose another name")
     unfinished = file.with_name(f".{file.name}.unfinished")
