@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.core.bus import Bus
-from gateway.core.message import Message, Peer
+from gateway.core.message import LATE_AFTER, Message, Peer
 from gateway.storage.facts import number_end
 from gateway.storage.log import Log
 from gateway.storage.record import Entry, Fact
@@ -23,6 +23,8 @@ class ForeignEntries:
 
     def take_run(self, run: Sequence[Message], time: int) -> None:
         """Take a *run* as `Bus.take` does at *time* (ms)."""
+        for message in run:
+            message.late = 0 < message.timestamp < time - LATE_AFTER
         self._bus.take(run, (None,) * len(run), time)
         self._learn(run)
 

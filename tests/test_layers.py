@@ -31,14 +31,20 @@ MAY = {
     "gateway.client": set[str](),
     "gateway.clients": {"gateway.client"},
     "gateway.backup": STORAGE,
+    "gateway.cluster": STORAGE,
 }
-SYNCHRONOUS = ("gateway.core", "gateway.storage", "gateway.adapter")  # no await, no network, no event loop
+SYNCHRONOUS = (
+    "gateway.core",
+    "gateway.storage",
+    "gateway.cluster",
+    "gateway.adapter",
+)  # no await, no network, no event loop
 LIBRARIES = {  # which the core needs beside the standard library
     "gateway.core.jsontext": {"msgspec", "orjson"},
     "gateway.core.message": {"msgspec"},
 }
 NAMELESS = (  # these name no protocol
-    *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells"),
+    *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells", "gateway.cluster"),
     *("gateway.adapter", "gateway.admission", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),
     *("gateway.access_log", "gateway.backup", "gateway.gauges", "gateway.identity", "gateway.logs", "gateway.proxies"),
     *("gateway.sequencer", "gateway.foreign"),

@@ -7,112 +7,113 @@ houses take it later, whenever they are told to.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gateway.cluster.batch import Batch, Submission, decode_batch, encode_batch
+from gateway.cluster.fences import Fences
 from gateway.core.bus import Bus
 from gateway.core.member import Member
-from gateway.core.message import LATE_AFTER, Message
+from gateway.core.message import Message
 from gateway.foreign import ForeignEntries
 from gateway.storage.layout import first_seqs, paths
 from gateway.storage.log import Log
-from gateway.storage.record import Fact, decode, encode
+from gateway.storage.record import Fact
 from gateway.storage.segments import Segments
 from tests.properties.house import House
 from tests.still import Clock
 
-NO_ID = "-"  # stands for the id of a message that gets one when it is taken
 
+class Entry(NamedTuple):
+    """A batch in the stream, as bytes, which no gateway shares, and the time (ms) that its records get."""
 
-class Batch(NamedTuple):
-    """What was submitted at once: lines, as bytes that no gateway shares, and the time that they are logged at."""
-
-    lines: list[bytes]
+    data: bytes
     time: int
 
 
 class Stream:
-    """The batches in their order. *first* is the sequence of the first record; *clock* gives the time of batches."""
+    """The batches in their order, dated by *clock*. The log of each gateway begins with the records before *first*."""
 
     def __init__(self, first: int, clock: Clock) -> None:
         self.first = first
-        self.batches: list[Batch] = []
+        self.entries: list[Entry] = []
+        self.starts: Counter[str] = Counter()  # of gateways, by name
         self._clock = clock
         self._time = 0
 
-    def append(self, lines: list[bytes]) -> Batch:
-        """Append a batch, and date it."""
+    def append(self, data: bytes) -> int:
+        """Append a batch; return its time."""
         self._time = max(self._time, self._clock())
-        self.batches.append(Batch(lines, self._time))
-        return self.batches[-1]
+        self.entries.append(Entry(data, self._time))
+        return self._time
 
-    def position(self, seq: int) -> int:
-        """The batch that begins with the record *seq*."""
-        first, position = self.first, 0
-        while first < seq:
-            first += len(self.batches[position].lines)
-            position += 1
-        assert first == seq, "a log ends within a batch"
-        return position
+    def records(self) -> int:
+        """How many records a log has in the end."""
+        fences = Fences()
+        batches = [batch for batch in (decode_batch(entry.data) for entry in self.entries) if fences.admit(batch)]
+        return self.first - 1 + sum(_size(each) for batch in batches for each in batch.submissions)
 
 
 class StreamSequencer:
-    """The sequencer of one gateway on a *stream*."""
+    """The sequencer of the gateway *name* on a *stream*. Each submission is a batch."""
 
-    def __init__(self, stream: Stream, bus: Bus, log: Log) -> None:
+    def __init__(self, name: str, stream: Stream, bus: Bus, log: Log) -> None:
+        stream.starts[name] += 1
         self.stream = stream
         self._bus = bus
         self._log = log
-        self.position = stream.position(log.next_seq)
+        self._name, self._epoch, self._sent = name, stream.starts[name], 0
+        self.position = 0
+        self._fences = Fences()
+        seq = stream.first
+        while seq < log.next_seq:  # what is in the log already
+            seq += sum(map(_size, self._next()))
+        assert seq == log.next_seq, "a log ends within a batch"
 
     @property
     def lag(self) -> int:
         """The batches that are not taken yet."""
-        return len(self.stream.batches) - self.position
+        return len(self.stream.entries) - self.position
 
     def submit(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
         """Submit a run, and take it."""
-        self._bus.take(run, origins, self._append([_line(message) for message in run]))
+        self._bus.take(run, origins, self._append(run))
 
     def submit_fact(self, kind: str, fields: dict[str, Any]) -> Fact:
         """Submit a fact, and log it."""
-        time = self._append([encode(Fact(kind, fields, 1, 0))])
-        fact = Fact(kind, fields, self._log.next_seq, time)
+        fact = Fact(kind, fields)
+        fact.time = self._append(fact)
+        fact.seq = self._log.next_seq
         self._log.append(fact)
         return fact
 
     def take(self, foreign: ForeignEntries) -> None:
-        """Take the next batch, which another gateway submitted."""
-        lines, time = self.stream.batches[self.position]
-        self.position += 1
-        entries = [decode(line) for line in lines]
-        if isinstance(entries[0], Fact):
-            foreign.take_fact(entries[0].kind, entries[0].fields, time)
-        else:
-            foreign.take_run([_fresh(entry, time) for entry in entries if isinstance(entry, Message)], time)
+        """Take the next batch, which another gateway submitted, or which does not count."""
+        time = self.stream.entries[self.position].time
+        for submission in self._next():
+            if isinstance(submission, Fact):
+                foreign.take_fact(submission.kind, submission.fields, time)
+            else:
+                foreign.take_run(submission, time)
 
-    def _append(self, lines: list[bytes]) -> int:
+    def _next(self) -> Sequence[Submission]:
+        """What the next batch submits; nothing if it does not count."""
+        batch = decode_batch(self.stream.entries[self.position].data)
+        self.position += 1
+        return batch.submissions if self._fences.admit(batch) else ()
+
+    def _append(self, submission: Submission) -> int:
         assert not self.lag, "a gateway acts only when it has taken everything"
-        self.position += 1
-        return self.stream.append(lines).time
+        self._sent += 1
+        time = self.stream.append(encode_batch(Batch(self._name, self._epoch, self._sent, [submission])))
+        assert self._next(), "a gateway's own batch counts"
+        return time
 
 
-def _line(message: Message) -> bytes:
-    """*message* as it was submitted: what it gets when it is taken is left out."""
-    assert not message.refs
-    id, message.id, message.seq = message.id, message.id or NO_ID, 1
-    line = encode(message)
-    message.id, message.seq = id, 0
-    return line
-
-
-def _fresh(message: Message, time: int) -> Message:
-    """A message out of a batch, as it was before it was taken."""
-    message.id = "" if message.id == NO_ID else message.id
-    message.seq = message.time = 0
-    message.late = 0 < message.timestamp < time - LATE_AFTER
-    return message
+def _size(submission: Submission) -> int:
+    return 1 if isinstance(submission, Fact) else len(submission)
 
 
 class Node:
@@ -127,7 +128,7 @@ class Node:
 
     def open(self) -> None:
         """Start."""
-        self.house = House(self.data, lambda bus, log: StreamSequencer(self.stream, bus, log))
+        self.house = House(self.data, lambda bus, log: StreamSequencer(self.data.name, self.stream, bus, log))
         gateway = self.house.gateway
         assert isinstance(gateway.sequencer, StreamSequencer)
         self.sequencer = gateway.sequencer

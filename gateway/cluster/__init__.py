@@ -1,0 +1,1 @@
+"""Several gateways as one service: the format of what they submit to a common stream."""
