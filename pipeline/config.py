@@ -13,9 +13,11 @@ BATCH_BYTES = 256 << 20  # of segments that become one batch, unless one alone h
 BATCH_SEGMENTS = 2_000
 HEAP_MEGABYTES = 1024
 INTERVAL_SECONDS = 5.0  # between two polls of the source with --follow
-GRACE_SECONDS = 3600.0  # how long replaced files are kept
-FORMAT = 1  # of the warehouse: its tables, their manifests, its checkpoints
+KEEP_HOURS = 1  # how long the files of older versions are kept
+FORMAT = 2  # of the warehouse: Delta tables, whose commits hold their `State`
 FORMAT_FILE = "_warehouse.json"
+MANIFEST = "_manifest.json"  # of each table in format 1
+NO_PATH = frozenset("#%?")  # the package `deltalake` takes them for parts of a URL
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
@@ -77,7 +79,7 @@ class Options:
     heap_megabytes: int = HEAP_MEGABYTES
     batch_bytes: int = BATCH_BYTES
     batch_segments: int = BATCH_SEGMENTS
-    grace_seconds: float = GRACE_SECONDS
+    keep_hours: int = KEEP_HOURS
     keep_days: int | None = None
     publish: str | None = None
     key: str | None = None
@@ -109,6 +111,10 @@ def warehouse(text: str) -> Path:
     path = text.removeprefix("file://")
     if _SCHEME.match(path):
         raise BadOption(f"--warehouse {text!r}: no object stores; name a directory that all nodes have mounted")
+    if not NO_PATH.isdisjoint(path):
+        raise BadOption(
+            f"--warehouse {text!r}: the path of Delta tables may not have {', '.join(sorted(NO_PATH))} in it"
+        )
     return Path(path).absolute()
 
 

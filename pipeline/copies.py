@@ -7,13 +7,16 @@ stays; within a batch it is the one that was logged first. `audit/integrity` has
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
 from .run import Run
 from .schemas import ARBOR_NODES, STREAMR, TableSpec
-from .sinks.parquet import Manifest, Staged, Table, part_of
+from .sinks.delta import Table
+from .sinks.files import Staged, escape_glob
+from .sinks.state import State
 from .transforms.copies import copied, without_copies, without_known
 
 if TYPE_CHECKING:
@@ -24,12 +27,12 @@ TIMES: Final[dict[TableSpec, str]] = {STREAMR: "ts", ARBOR_NODES: "created"}
 ONCE: Final = "one row for each key"  # the note of a table that has no copies
 
 
-def add_once(run: Run, table: Table, manifest: Manifest, staged: Staged) -> Staged:
+def add_once(run: Run, table: Table, staged: Staged) -> Staged:
     """Return *staged* without copies and without rows that *table* has already."""
     if table.spec not in TIMES or not staged.rows:
         return staged
-    rows = run.spark.read.schema(table.spec.schema).parquet(str(staged.path))
-    known = _of_the_same_time(rows, table.frame(run.spark, manifest.parts), TIMES[table.spec])
+    rows = run.spark.read.schema(table.spec.schema).parquet(escape_glob(staged.path))
+    known = _of_the_same_time(rows, table.frame(run.spark), TIMES[table.spec])
     if copied(rows, known, table.spec.key).isEmpty():
         return staged
     fewer = table.stage(without_known(without_copies(rows, table.spec.key), known, table.spec.key))
@@ -37,20 +40,16 @@ def add_once(run: Run, table: Table, manifest: Manifest, staged: Staged) -> Stag
     return fewer
 
 
-def remove_old_copies(run: Run, table: Table, manifest: Manifest) -> Manifest:
-    """Remove the copies from a *table* that an older version filled; return its manifest."""
-    if table.spec not in TIMES or ONCE in manifest.notes:
-        return manifest
-    manifest.notes[ONCE] = True
-    if not manifest.parts:
-        return manifest
-    staged = table.stage(without_copies(table.frame(run.spark, manifest.parts), table.spec.key))
-    before = sum(part.rows for part in manifest.parts)
-    part = part_of(f"{manifest.batch:012d}+once", staged)
-    cleaned = Manifest(manifest.checkpoint, manifest.batch, [part], manifest.notes)
-    table.replace({part.name: staged}, cleaned)
-    run.say(f"{table.spec.name}: {before - staged.rows:,} copies removed")
-    return cleaned
+def remove_old_copies(run: Run, table: Table, state: State) -> State:
+    """Remove the copies from a *table* that an older version filled; return its state."""
+    if table.spec not in TIMES or ONCE in state.notes:
+        return state
+    cleaned = replace(state, notes=state.notes | {ONCE: True})
+    if not state.rows:
+        return cleaned
+    staged = table.stage(without_copies(table.frame(run.spark), table.spec.key))
+    run.say(f"{table.spec.name}: {state.rows - staged.rows:,} copies removed")
+    return table.replace(staged, cleaned)
 
 
 def _of_the_same_time(rows: DataFrame, known: DataFrame, time: str) -> DataFrame:

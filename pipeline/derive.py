@@ -1,14 +1,16 @@
 """Tables derived from other tables: updated incrementally, or rebuilt as a whole.
 
-The manifest of an incremental table records which sequences of `bronze/messages` are in it, so each record is processed
-once, even if the files that hold it were merged since. A rebuilt table records the state of its sources, and is left
-alone while they have not changed.
+The state of an incremental table says which sequences of `bronze/messages` are in it, so each record is processed once,
+even if the files that hold it were merged since. Tables that are filled together follow the first of them, whose state
+has the plan of the batch. A rebuilt table records the state of its sources, and is left alone while they have not
+changed.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
@@ -16,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from . import spans
-from .checkpoint import Checkpoint
 from .copies import add_once, remove_old_copies
-from .run import BatchCounts, Run, record_batch
+from .errors import DamagedWarehouse
+from .locks import JobLock
+from .run import BatchCounts, Run, check_batches, record_batch
 from .schemas import MESSAGES, TableSpec
-from .sinks.parquet import Manifest, Table, part_of, sweep
+from .sinks.delta import Table
+from .sinks.state import SpansByGateway, State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH_RECORDS = 2_000_000  # records that become one batch
-DONE = "done"  # the note of an incremental table: spans by gateway
 SOURCE_STATE = "made of"  # the note of a rebuilt table: batches and rows of its sources
 
-SpansByGateway = dict[str, spans.Spans]
 Transform = Callable[[Run, "DataFrame"], "DataFrame"]
 
 
@@ -39,32 +41,33 @@ def update(run: Run, job: str, tables: Mapping[TableSpec, Transform], after: Seq
     Records that the incremental tables *after* do not have yet are left for later.
     """
     done = 0
-    with Checkpoint(run.options.warehouse, job) as checkpoint:
-        outputs, manifests = _open(run, job, tables, checkpoint)
-        manifests = {spec: remove_old_copies(run, outputs[spec], manifests[spec]) for spec in tables}
-        behind = min(manifests.values(), key=lambda manifest: manifest.batch)
-        plan = checkpoint.unfinished_plan(behind)
-        while plan is not None or (plan := _next_plan(run, behind, after)):
-            began, batch = time.monotonic(), behind.batch + 1
-            checkpoint.begin(batch, plan)
+    with JobLock(run.options.warehouse, job):
+        outputs, states = _open(run, job, tables)
+        states = {spec: remove_old_copies(run, outputs[spec], states[spec]) for spec in tables}
+        leader, *_, last = (*tables, *tables)
+        plan = _unfinished_plan(job, list(states.values()))
+        check_batches(run, job, states[last])
+        while plan is not None or (plan := _next_plan(run, states[last], after)):
+            began, batch = time.monotonic(), states[last].batch + 1
             rows = _records(run, plan)
             counts = BatchCounts(job, batch, *_seq_range(plan), rows_in=_record_count(plan))
-            name = f"{batch:012d}"
             for spec, function in tables.items():
-                if manifests[spec].batch >= batch:
-                    continue  # this table was finished before the attempt ended
-                staged = add_once(run, outputs[spec], manifests[spec], outputs[spec].stage(function(run, rows)))
-                counts.rows_out += staged.rows
-                manifests[spec] = _advanced(manifests[spec], checkpoint.id, batch, plan)
-                if list(tables)[-1] is spec:
-                    record_batch(run, counts, began)
-                outputs[spec].append(staged, part_of(name, staged), manifests[spec])
-            behind = min(manifests.values(), key=lambda manifest: manifest.batch)
-            counts.seconds = time.monotonic() - began
+                if states[spec].batch < batch:  # else the table was finished before the attempt ended
+                    staged = add_once(run, outputs[spec], outputs[spec].stage(function(run, rows)))
+                    state = replace(states[spec], batch=batch, spans=states[spec].covering(plan["todo"]))
+                    if spec is leader:
+                        state = replace(state, plan=plan)
+                    if spec is last:
+                        counts.rows_out += staged.rows
+                        state = replace(state, counts=counts.row(began))
+                    states[spec] = outputs[spec].append(staged, state)
+                if spec is not last:
+                    counts.rows_out += states[spec].added
+            record_batch(run, job, states[last])
             run.say(str(counts))
             plan, done = None, done + 1
     if not done:
-        run.say_once(f"{job}: nothing to do, {_size(behind):,} records were processed before")
+        run.say_once(f"{job}: nothing to do, {_size(states[last]):,} records were processed before")
     return done
 
 
@@ -72,66 +75,60 @@ def rebuild(
     run: Run, job: str, sources: Sequence[TableSpec], tables: Mapping[TableSpec, Callable[[Run], DataFrame]]
 ) -> int:
     """Rebuild *tables* if one of *sources* has changed since; return 1 if so, else 0."""
-    with Checkpoint(run.options.warehouse, job) as checkpoint:
-        outputs, manifests = _open(run, job, tables, checkpoint)
-        of = [state_of(run.table(spec).manifest()) for spec in sources]
-        stale = [spec for spec in tables if manifests[spec].notes.get(SOURCE_STATE) != of]
+    with JobLock(run.options.warehouse, job):
+        outputs, states = _open(run, job, tables)
+        newest = max(states.values(), key=lambda state: state.batch)
+        check_batches(run, job, newest)
+        of = [state_of(run.table(spec).state()) for spec in sources]
+        stale = [spec for spec in tables if states[spec].notes.get(SOURCE_STATE) != of]
         if not stale:
             run.say_once(f"{job}: nothing to do, its sources have not changed")
             return 0
         began = time.monotonic()
-        batch = max(manifest.batch for manifest in manifests.values()) + 1
-        counts = BatchCounts(job, batch, rows_in=sum(rows for _, rows in of))
-        checkpoint.begin(batch, {"of": of})
+        counts = BatchCounts(job, newest.batch + 1, rows_in=sum(rows for _, rows in of))
         for spec in stale:
             staged = outputs[spec].stage(tables[spec](run))
             counts.rows_out += staged.rows
-            part = part_of(f"{batch:012d}", staged)
-            manifest = Manifest(checkpoint.id, batch, [part], {SOURCE_STATE: of})
-            outputs[spec].replace({part.name: staged}, manifest)
-        record_batch(run, counts, began)
-        counts.seconds = time.monotonic() - began
+            state = State(counts.batch, notes={SOURCE_STATE: of}, counts=counts.row(began))
+            newest = outputs[spec].replace(staged, state, batch=True)
+        record_batch(run, job, newest)
         run.say(str(counts))
         return 1
 
 
-def _open(
-    run: Run, job: str, tables: Iterable[TableSpec], checkpoint: Checkpoint
-) -> tuple[dict[TableSpec, Table], dict[TableSpec, Manifest]]:
-    """Return *tables* and their manifests, which belong to *checkpoint*, and clear away what earlier runs left."""
+def _open(run: Run, job: str, tables: Iterable[TableSpec]) -> tuple[dict[TableSpec, Table], dict[TableSpec, State]]:
     outputs = {spec: run.table(spec, job) for spec in tables}
-    manifests = {spec: outputs[spec].manifest() for spec in tables}
-    for manifest in manifests.values():
-        # What one table has done, it says itself; tables that are filled together also need the plan of their batch.
-        checkpoint.verify(manifest, replaceable=len(manifests) == 1)
-    sweep(run.options.warehouse, job, run.options.grace_seconds)
-    return outputs, manifests
+    return outputs, {spec: table.state() for spec, table in outputs.items()}
 
 
-def covered(manifest: Manifest) -> SpansByGateway:
-    """Return the records that are in a table filled from the log, or in an incremental table derived from one."""
-    if DONE in manifest.notes:
-        return {gateway: spans.union(told) for gateway, told in manifest.notes[DONE].items()}
-    gateways = {gateway for part in manifest.parts for gateway in part.spans}
-    return {
-        gateway: spans.union(*(part.spans.get(gateway, []) for part in manifest.parts)) for gateway in sorted(gateways)
-    }
+def _unfinished_plan(job: str, states: Sequence[State]) -> dict[str, Any] | None:
+    """Return the plan of a batch that the first table has and others do not; raise `DamagedWarehouse` if they differ.
+
+    *states* are in the order in which the tables are filled.
+    """
+    batches = [state.batch for state in states]
+    if batches != sorted(batches, reverse=True) or batches[0] > batches[-1] + 1:
+        told = ", ".join(map(str, batches))
+        raise DamagedWarehouse(
+            f"the tables of {job} do not belong together, they have {told} batches: put back what is missing; or remove"
+            " all tables of the job and ops/batches, and it begins again"
+        )
+    return states[0].plan if batches[0] > batches[-1] else None
 
 
-def state_of(manifest: Manifest) -> list[int]:
+def state_of(state: State) -> list[int]:
     """Return what changes whenever rows are added to a table or removed, and not when its files are merged."""
-    return [manifest.batch, sum(part.rows for part in manifest.parts)]
+    return [state.batch, state.rows]
 
 
-def _next_plan(run: Run, manifest: Manifest, after: Sequence[TableSpec]) -> dict[str, Any] | None:
+def _next_plan(run: Run, state: State, after: Sequence[TableSpec]) -> dict[str, Any] | None:
     """Return the records to process next, at most about `BATCH_RECORDS`; None if there are none."""
-    have = covered(run.table(MESSAGES).manifest())
-    done = covered(manifest) if DONE in manifest.notes else {}
-    limits = [covered(run.table(spec).manifest()) for spec in after]
+    have = run.table(MESSAGES).state().spans
+    limits = [run.table(spec).state().spans for spec in after]
     left = BATCH_RECORDS
     todo: SpansByGateway = {}
-    for gateway, told in have.items():
-        new = spans.minus(told, done.get(gateway, []))
+    for gateway, told in sorted(have.items()):
+        new = spans.minus(told, state.spans.get(gateway, []))
         for limit in limits:
             new = spans.overlap(new, limit.get(gateway, []))
         for first, last in new:
@@ -144,12 +141,7 @@ def _next_plan(run: Run, manifest: Manifest, after: Sequence[TableSpec]) -> dict
 def _records(run: Run, plan: dict[str, Any]) -> DataFrame:
     """Return the rows of `bronze/messages` that *plan* names, read from only the files that hold them."""
     table, todo = run.table(MESSAGES), plan["todo"]
-    parts = [
-        part
-        for part in table.manifest().parts
-        if any(spans.overlap(part.spans.get(gateway, []), told) for gateway, told in todo.items())
-    ]
-    rows = table.frame(run.spark, parts)
+    rows = table.frame(run.spark, table.holding(todo))
     return rows.where(
         reduce(
             or_,
@@ -162,15 +154,8 @@ def _records(run: Run, plan: dict[str, Any]) -> DataFrame:
     )
 
 
-def _advanced(manifest: Manifest, checkpoint: str, batch: int, plan: dict[str, Any]) -> Manifest:
-    done = covered(manifest) if DONE in manifest.notes else {}
-    for gateway, told in plan["todo"].items():
-        done[gateway] = spans.union(done.get(gateway, []), told)
-    return Manifest(checkpoint, batch, manifest.parts, manifest.notes | {DONE: done})
-
-
-def _size(manifest: Manifest) -> int:
-    return sum(last - first + 1 for told in manifest.notes.get(DONE, {}).values() for first, last in told)
+def _size(state: State) -> int:
+    return sum(last - first + 1 for told in state.spans.values() for first, last in told)
 
 
 def _seq_range(plan: dict[str, Any]) -> tuple[int, int]:

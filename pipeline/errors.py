@@ -13,8 +13,8 @@ class NoJava(PipelineError):
     """No Java that Spark can run on was found."""
 
 
-class CheckpointLocked(PipelineError):
-    """Another process has the lock of the checkpoint."""
+class JobLocked(PipelineError):
+    """Another process runs the job."""
 
 
 class DamagedWarehouse(PipelineError):

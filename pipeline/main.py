@@ -6,17 +6,20 @@ import signal
 import threading
 from pathlib import Path
 
-from .checkpoint import Checkpoint
 from .config import FORMAT, FORMAT_FILE, Options
 from .errors import PipelineError
-from .jobs import job
+from .jobs import MIGRATE, job
+from .locks import JobLock
+from .migrate import migrate
 from .run import Run, to_terminal
 from .session import start
-from .sinks.parquet import write_json
+from .sinks.files import write_json
 
 
 def execute(name: str, options: Options) -> int:
     """Run the job *name* with *options*, which `preflight` has checked; return the exit code: 0 done, 1 failed."""
+    if name == MIGRATE:
+        return _migrate(options.warehouse)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -38,6 +41,15 @@ def execute(name: str, options: Options) -> int:
     return 0
 
 
+def _migrate(warehouse: Path) -> int:
+    try:
+        migrate(warehouse, to_terminal)
+    except PipelineError as error:
+        to_terminal(f"trellis: {error}")
+        return 1
+    return 0
+
+
 def _prepare(warehouse: Path) -> None:
     """Create *warehouse* and note its format."""
     try:
@@ -51,7 +63,7 @@ def _prepare(warehouse: Path) -> None:
 def repeat(name: str, run: Run, stop: threading.Event) -> None:
     """Run the job *name* once or, with the option *follow*, until *stop* is set."""
     do = job(name)
-    with Checkpoint(run.options.warehouse, f"run-{name}", patience_seconds=0):
+    with JobLock(run.options.warehouse, f"run-{name}", patience_seconds=0):
         done = do(run)
         while run.options.follow and not stop.is_set():
             if not done:

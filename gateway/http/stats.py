@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from gateway.runtime import Gateway, clock
 COST = 20  # requests that one request for statistics counts as
 MAX_CHANNELS = 256  # listed: the busiest ones
 MAX_TABLES = 64  # of the pipeline that are read
-MAX_MANIFEST = 16 << 20  # bytes of a manifest that is read
+MAX_COMMIT = 16 << 20  # bytes of a commit that is read
+COMMITS = 8  # that are read to find one of the pipeline
 RATES = ("address", "peer", "channel", "bytes")  # of `[limits]`
-MANIFEST = "*/*/_manifest.json"  # of each table, below the warehouse (docs/pipeline.md)
+DELTA_LOG = "*/*/_delta_log"  # of each table, below the warehouse (docs/pipeline.md)
+STATE = "trellis"  # the pipeline's record in the metadata of a commit
 
 
 def report(gateway: Gateway) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def report(gateway: Gateway) -> dict[str, Any]:
 
 def pipeline_tables(warehouse: Path) -> dict[str, Any] | None:
     """Return what the pipeline last wrote into each table below *warehouse*, or None if there is none; reads files."""
-    tables = [found for path in sorted(warehouse.glob(MANIFEST))[:MAX_TABLES] if (found := _table(warehouse, path))]
+    tables = [found for path in sorted(warehouse.glob(DELTA_LOG))[:MAX_TABLES] if (found := _table(warehouse, path))]
     return {"warehouse": str(warehouse), "tables": tables} if tables else None
 
 
@@ -100,18 +102,17 @@ def _channels(gateway: Gateway) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(warehouse: Path, path: Path) -> dict[str, Any] | None:
-    try:
-        about = path.stat()
-        if about.st_size > MAX_MANIFEST:
-            return None
-        told = json.loads(path.read_text())
-        parts = told["parts"]
-        return {
-            "table": path.parent.relative_to(warehouse).as_posix(),
-            "batch": told["batch"],
-            "rows": sum(part["rows"] for part in parts),
-            "written": about.st_mtime_ns // 1_000_000,
-        }
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # the pipeline itself reports what is wrong with it
+def _table(warehouse: Path, log: Path) -> dict[str, Any] | None:
+    """Return what the newest commit of the pipeline in *log* says of its table; None if there is none."""
+    for path in nlargest(COMMITS, log.glob(f"{'[0-9]' * 20}.json")):
+        try:
+            about = path.stat()
+            if about.st_size > MAX_COMMIT:
+                return None
+            for line in path.read_text().splitlines():
+                if (told := json.loads(line).get("commitInfo", {}).get(STATE)) is not None:
+                    name, written = log.parent.relative_to(warehouse).as_posix(), about.st_mtime_ns // 1_000_000
+                    return {"table": name, "batch": told["batch"], "rows": told["rows"], "written": written}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # the pipeline itself reports what is wrong with it
+    return None

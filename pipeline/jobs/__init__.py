@@ -14,6 +14,7 @@ ORDER: Final = ("ingest", "decode", "integrity", "gaps", "forest", "stats", "com
 ALL: Final = "all"
 IMPORT: Final = "import"  # not part of `all`
 NAMES: Final = (*ORDER, IMPORT, ALL)
+MIGRATE: Final = "migrate"  # no job: it changes the format of a warehouse, without Spark
 
 
 def job(name: str) -> Callable[[Run], int]:

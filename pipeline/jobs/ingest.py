@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from pipeline import spans
-from pipeline.checkpoint import Checkpoint
 from pipeline.config import HttpSource, LogSource
-from pipeline.errors import PipelineError
-from pipeline.run import BatchCounts, Run, record_batch
+from pipeline.errors import DamagedWarehouse, PipelineError
+from pipeline.locks import JobLock
+from pipeline.run import BatchCounts, Run, check_batches, record_batch
 from pipeline.schemas import MESSAGES, REJECTS
-from pipeline.sinks.parquet import Manifest, Staged, Table, finished, part_of, sweep
+from pipeline.sinks.delta import Table
+from pipeline.sinks.files import Staged, escape_glob, finished
+from pipeline.sinks.state import State
 from pipeline.sources import gateway as remote
 from pipeline.sources import segments
 from pipeline.sources.segments import Segment
@@ -23,29 +26,54 @@ JOB = "ingest"
 CONFLICT_REASON = "foreign: the table has a different record {}"
 
 Plan = dict[str, Any]
+Rows = list[tuple[Any, ...]]
 
 
-class ReadResult(NamedTuple):
-    """The result of a plan: staged rows, rejects, and the number of lines."""
+class Batch(NamedTuple):
+    """What was read for a plan: rows that no commit names yet, rejects, and the number of lines.
 
+    *covers* are the sequences that were read, *segments* the keys of the segments that had them.
+    """
+
+    gateway: str
+    covers: spans.Spans
+    segments: list[int]
     staged: Staged
-    rejects: list[tuple[Any, ...]]
+    rejects: Rows
     lines: int
+
+    def counts(self, number: int) -> BatchCounts:
+        """Return the counts of this batch, which is the *number*-th."""
+        first, last = (self.covers[0][0], self.covers[-1][1]) if self.covers else (0, 0)
+        return BatchCounts(JOB, number, first, last, self.lines, self.staged.rows, len(self.rejects))
+
+    def advanced(self, state: State, counts: list[Any]) -> State:
+        """Return the state of the table after this batch, which was *state* before; *counts* are for `ops/batches`."""
+        keys = sorted({*state.segments.get(self.gateway, ()), *self.segments})
+        return replace(
+            state,
+            batch=state.batch + 1,
+            spans=state.covering({self.gateway: self.covers}),
+            segments=state.segments | {self.gateway: keys},
+            counts=counts,
+        )
 
 
 def run(run: Run) -> int:
     """Ingest all records that are not in the table yet; return the number of batches."""
     done = 0
-    with Checkpoint(run.options.warehouse, JOB) as checkpoint:
-        messages = run.table(MESSAGES, JOB)
-        manifest = messages.manifest()
-        checkpoint.verify(manifest)
-        manifest.checkpoint = checkpoint.id
-        sweep(run.options.warehouse, JOB, run.options.grace_seconds)
-        plan = checkpoint.unfinished_plan(manifest)
-        while plan is not None or (plan := _next_plan(run, manifest)) is not None:
-            checkpoint.begin(manifest.batch + 1, plan)
-            counts = _ingest_batch(run, messages, manifest, plan)
+    with JobLock(run.options.warehouse, JOB):
+        messages, rejects = run.table(MESSAGES, JOB), run.table(REJECTS, JOB)
+        state = messages.state()
+        check_batches(run, JOB, state)
+        plan = _unfinished_plan(rejects.state(), state)
+        while plan is not None or (plan := _next_plan(run, state)) is not None:
+            began, batch = time.monotonic(), _read(run, messages, state, plan)
+            counts = batch.counts(state.batch + 1)
+            if batch.rejects and (told := rejects.state()).batch < counts.batch:
+                rejects.append(rejects.stage_rows(batch.rejects), replace(told, batch=counts.batch, plan=plan))
+            state = messages.append(batch.staged, batch.advanced(state, counts.row(began)))
+            record_batch(run, JOB, state)
             run.say(str(counts))
             plan, done = None, done + 1
     if not done:
@@ -53,7 +81,17 @@ def run(run: Run) -> int:
     return done
 
 
-def _next_plan(run: Run, manifest: Manifest) -> Plan | None:
+def _unfinished_plan(rejects: State, messages: State) -> Plan | None:
+    """Return the plan of a batch whose rejects are in their table, and whose records are not; None if there is none."""
+    if rejects.batch > messages.batch + 1:
+        raise DamagedWarehouse(
+            f"{REJECTS.name} has {rejects.batch} batches and {MESSAGES.name} only {messages.batch}: put back what is"
+            " missing; or remove both and ops/batches, and ingest begins again"
+        )
+    return rejects.plan if rejects.batch > messages.batch else None
+
+
+def _next_plan(run: Run, state: State) -> Plan | None:
     """Plan the next batch: new segments of a log, or the next records of a gateway; None if there are none."""
     match run.options.source:
         case LogSource() as source:
@@ -63,90 +101,59 @@ def _next_plan(run: Run, manifest: Manifest) -> Plan | None:
             gateway = segments.gateway_id(directory)
             if gateway is None:
                 return None
-            known = {first for part in manifest.parts if part.gateway == gateway for first in part.segments}
+            known = set(state.segments.get(gateway, ()))
             limits = run.options.batch_bytes, run.options.batch_segments
-            found = segments.find_new(directory, known, *limits, covered=_covered(manifest, gateway))
+            found = segments.find_new(directory, known, *limits, covered=state.spans.get(gateway, []))
             return {"gateway": gateway, "segments": [segment.dump() for segment in found]} if found else None
         case HttpSource() as source:
-            return remote.plan(source, lambda gateway: _covered(manifest, gateway))
+            return remote.plan(source, lambda gateway: state.spans.get(gateway, []))
     raise PipelineError("ingest needs a source: --source log:DIR or http:URL")
 
 
-def _ingest_batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> BatchCounts:
-    """Carry out *plan*; the same plan always gives the same part."""
-    began = time.monotonic()
+def _read(run: Run, messages: Table, state: State, plan: Plan) -> Batch:
+    """Read what *plan* names; the same plan always gives the same rows."""
     gateway = plan["gateway"]
-    counts = BatchCounts(JOB, manifest.batch + 1)
     if "segments" in plan:
         found = [segment for told in plan["segments"] if (segment := segments.reload(told)) is not None]
         covers = spans.union([[segment.first, segment.last] for segment in found])
-        read = _read_segments(run, messages, found, gateway)
-        firsts = [segment.key for segment in found]
+        staged, rejects = _read_segments(run, messages, found, gateway)
+        keys = [segment.key for segment in found]
     else:
-        covers = [[plan["after"] + 1, plan["until"]]]
-        read = _read_remote(run, messages, plan)
-        firsts = []
-    read = _without_known(run, messages, manifest, read, gateway, covers)
-    counts.first, counts.last = (covers[0][0], covers[-1][1]) if covers else (0, 0)
-    counts.rows_in, counts.rows_out, counts.rejected = read.lines, read.staged.rows, len(read.rejects)
-    name = f"{gateway}-{counts.first:020d}-{counts.last:020d}"
-    _put_rejects(run, name, read.rejects)
-    record_batch(run, counts, began)
-    manifest.batch += 1
-    part = part_of(name, read.staged, spans={gateway: covers}, segments=firsts, gateway=gateway)
-    messages.append(read.staged, part, manifest)
-    counts.seconds = time.monotonic() - began
-    return counts
+        covers, keys = [[plan["after"] + 1, plan["until"]]], []
+        staged, rejects = _read_remote(run, messages, plan)
+    batch = Batch(gateway, covers, keys, staged, rejects, staged.rows + len(rejects))
+    return _without_known(run, messages, state, batch)
 
 
-def _read_segments(run: Run, messages: Table, found: list[Segment], gateway: str) -> ReadResult:
+def _read_segments(run: Run, messages: Table, found: list[Segment], gateway: str) -> tuple[Staged, Rows]:
     """Stage the rows of the segments *found*."""
-    folder = messages.staging()
+    folder = messages.folder()
     rejects = segments.write_records(run.spark, found, gateway, folder)
-    staged = finished(folder)
-    return ReadResult(staged, rejects, staged.rows + len(rejects))
+    return finished(folder), rejects
 
 
-def _read_remote(run: Run, messages: Table, plan: Plan) -> ReadResult:
+def _read_remote(run: Run, messages: Table, plan: Plan) -> tuple[Staged, Rows]:
     """Stage the rows of the records in *plan*, requested from a gateway."""
     source = run.options.source
     assert isinstance(source, HttpSource)
     rows = remote.rows(run.spark, source, plan)
     seen = Observation()
     staged = messages.stage(rows.observe(seen, F.count("reason").alias("bad")).where("reason is null"))
-    rejects = remote.rejects(rows) if seen.get["bad"] else []
-    return ReadResult(staged, rejects, staged.rows + len(rejects))
+    return staged, remote.rejects(rows) if seen.get["bad"] else []
 
 
-def _without_known(
-    run: Run, messages: Table, manifest: Manifest, read: ReadResult, gateway: str, covers: spans.Spans
-) -> ReadResult:
+def _without_known(run: Run, messages: Table, state: State, batch: Batch) -> Batch:
     """Remove the records that the table has already: those of a segment that was read before, in whole or in part."""
-    both = spans.overlap(covers, _covered(manifest, gateway))
-    if not both:
-        return read
-    parts = [part for part in manifest.parts if spans.overlap(part.spans.get(gateway, []), both)]
-    mine = F.col("gateway_id") == gateway
-    known = messages.frame(run.spark, parts).where(mine).select("seq", F.col("crc").alias("known"))
-    rows = run.spark.read.schema(MESSAGES.schema).parquet(str(read.staged.path)) if read.staged.rows else None
-    if rows is None:
-        return read
+    both = spans.overlap(batch.covers, state.spans.get(batch.gateway, []))
+    if not both or not batch.staged.rows:
+        return batch
+    mine = F.col("gateway_id") == batch.gateway
+    old = messages.frame(run.spark, messages.holding({batch.gateway: both}))
+    known = old.where(mine).select("seq", F.col("crc").alias("known"))
+    rows = run.spark.read.schema(MESSAGES.schema).parquet(escape_glob(batch.staged.path))
     joined = rows.join(known, "seq", "left")
     conflicts = joined.where("known is not null and known != crc").select("seq").collect()
     staged = messages.stage(joined.where("known is null"))
-    messages.discard(read.staged)
-    more = [(gateway, row.seq, CONFLICT_REASON.format(row.seq), "") for row in conflicts]
-    return ReadResult(staged, [*read.rejects, *more], read.lines)
-
-
-def _covered(manifest: Manifest, gateway: str) -> spans.Spans:
-    return spans.union(*(part.spans.get(gateway, []) for part in manifest.parts))
-
-
-def _put_rejects(run: Run, name: str, rejects: list[tuple[Any, ...]]) -> None:
-    """Write *rejects*, replacing those of an unfinished attempt."""
-    table = run.table(REJECTS, JOB)
-    manifest = table.manifest()
-    if rejects or any(part.name == f"batch={name}" for part in manifest.parts):
-        staged = table.stage_rows(rejects)
-        table.append(staged, part_of(name, staged), manifest)
+    messages.discard(batch.staged)
+    more = [(batch.gateway, row.seq, CONFLICT_REASON.format(row.seq), "") for row in conflicts]
+    return batch._replace(staged=staged, rejects=[*batch.rejects, *more])

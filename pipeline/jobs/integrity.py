@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from pipeline import codecs
-from pipeline.checkpoint import Checkpoint
 from pipeline.derive import state_of, update
+from pipeline.locks import JobLock
 from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, INTEGRITY, MESSAGES
-from pipeline.sinks.parquet import Manifest, part_of
 from pipeline.transforms import integrity
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ def _verdicts(run: Run, rows: DataFrame) -> DataFrame:
 
 def _verify_late_authors(run: Run) -> None:
     """Verify the nodes whose author's identity was logged after them."""
-    with Checkpoint(run.options.warehouse, JOB):
+    with JobLock(run.options.warehouse, JOB):
         table, nodes = run.table(INTEGRITY, JOB), run.table(ARBOR_NODES)
-        manifest, state = table.manifest(), state_of(nodes.manifest())
-        if not manifest.parts or manifest.notes.get(AUTHORS) == state:
+        old, authors = table.state(), state_of(nodes.state())
+        if not old.rows or old.notes.get(AUTHORS) == authors:
             return
-        manifest.notes[AUTHORS] = state
+        state = replace(old, notes=old.notes | {AUTHORS: authors})
         verdicts = table.frame(run.spark)
         waiting = verdicts.where((F.col("check") == "openpgp") & (F.col("reason") == codecs.NO_AUTHOR)).select(*RECORD)
         held = _identities(run).select(F.col("node_id").alias("author"))
@@ -50,15 +50,13 @@ def _verify_late_authors(run: Run) -> None:
         again = waiting.join(known.select(*RECORD), list(RECORD), "left_semi").withColumn("check", F.lit("openpgp"))
         count = again.count()
         if not count:
-            table.publish(manifest)
+            table.note(state)
             return
         logged = run.table(MESSAGES).frame(run.spark).withColumn("log_seq", F.col("seq"))
         rows = logged.join(F.broadcast(again), list(RECORD), "left_semi").drop("log_seq")
         new = integrity.arbor(rows, _identities(run), _now()).where(F.col("check") == "openpgp")
-        old = verdicts.join(F.broadcast(again), [*RECORD, "check"], "left_anti")
-        staged = table.stage(old.unionByName(new))
-        part = part_of(f"{manifest.batch:012d}+{time.time_ns()}", staged)
-        table.replace({part.name: staged}, Manifest(manifest.checkpoint, manifest.batch, [part], manifest.notes))
+        others = verdicts.join(F.broadcast(again), [*RECORD, "check"], "left_anti")
+        table.replace(table.stage(others.unionByName(new)), state)
         run.say(f"{JOB}: {count:,} signatures could be checked now that their authors are known")
 
 

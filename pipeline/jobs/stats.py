@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from pipeline import spans
-from pipeline.checkpoint import Checkpoint
-from pipeline.derive import covered, rebuild
+from pipeline.derive import rebuild
+from pipeline.locks import JobLock
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, LATENCY_MINUTE, MESSAGES, TableSpec
 from pipeline.sinks import bus
-from pipeline.sinks.parquet import write_json
+from pipeline.sinks.files import write_json
 from pipeline.transforms.latency import latency_minute
 from pipeline.transforms.stats import MINUTE, channel_minute
 
@@ -41,14 +41,14 @@ def run(run: Run) -> int:
 
 def publish(run: Run, url: str) -> int:
     """Publish the complete minutes that the gateway at *url* does not have yet; return the number of messages."""
-    with Checkpoint(run.options.warehouse, "publish") as checkpoint:
-        told = checkpoint.note()
+    with JobLock(run.options.warehouse, "publish") as lock:
+        told = lock.note()
         since, until = told.get(url), watermark(run)
         if until is None or (since is not None and since >= until):
             return 0
         rows = [list(_rows(run, spec, since, until)) for spec in (CHANNEL_MINUTE, LATENCY_MINUTE)]
         count = bus.publish(url, run.options.key, (message for _, message in bus.messages(*rows)))
-        write_json(checkpoint.path / "note.json", told | {url: until})
+        write_json(lock.path / "note.json", told | {url: until})
     if count:
         run.say(f"{JOB}: {count:,} messages on {bus.CHANNEL}")
     return count
@@ -61,11 +61,10 @@ def watermark(run: Run) -> int | None:
     """
     ends: list[int] = []
     messages = run.table(MESSAGES)
-    manifest = messages.manifest()
-    for gateway, told in covered(manifest).items():
+    for gateway, told in messages.state().spans.items():
         whole = spans.union(told)[0]
-        parts = [part for part in manifest.parts if spans.overlap(part.spans.get(gateway, []), [whole])]
-        rows = messages.frame(run.spark, parts).where((F.col("gateway_id") == gateway) & (F.col("seq") <= whole[1]))
+        holding = messages.holding({gateway: [whole]})
+        rows = messages.frame(run.spark, holding).where((F.col("gateway_id") == gateway) & (F.col("seq") <= whole[1]))
         newest = rows.agg(F.max("time")).collect()[0][0]
         if newest is not None:
             ends.append(newest // MINUTE * MINUTE)

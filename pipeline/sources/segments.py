@@ -23,7 +23,7 @@ from gateway.storage.record import BadRecord, decode
 from gateway.storage.segments import verify_line
 from pipeline import spans
 from pipeline.errors import PipelineError
-from pipeline.sinks.parquet import Writer
+from pipeline.sinks.files import Writer
 
 from .fast_decoder import Row
 from .records import ParsedLines, parse_lines

@@ -18,7 +18,6 @@ from pipeline.copies import ONCE
 from pipeline.jobs import decode, ingest
 from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, STREAMR
-from pipeline.sinks.parquet import Manifest, part_of
 from tests.pipeline.generate import START, VECTORS, lines, message, start, write
 
 MakeRun = Callable[..., Run]
@@ -90,13 +89,10 @@ def test_a_message_has_one_row_however_often_it_was_logged(make_run: MakeRun, lo
 
 def _check_older_table(run: Run, expected: set[tuple[Any, ...]]) -> None:
     """A table that an older version filled loses its copies."""
-    table = run.table(STREAMR)
-    manifest = table.manifest()
-    frame = table.frame(run.spark)
+    table = run.table(STREAMR, decode.JOB)
+    state, frame = table.state(), table.frame(run.spark)
     old = table.stage(frame.unionByName(frame.where("fault is null")))
-    part = part_of("000000000001", old)
-    notes = {name: note for name, note in manifest.notes.items() if name != ONCE}
-    table.replace({part.name: old}, Manifest(manifest.checkpoint, manifest.batch, [part], notes))
+    table.replace(old, replace(state, notes={name: note for name, note in state.notes.items() if name != ONCE}))
     assert decode.run(run) == 0
     assert {(row.log_seq, row.fault is None) for row in rows(run)} == expected
-    assert table.manifest().notes[ONCE] is True
+    assert table.state().notes[ONCE] is True

@@ -4,26 +4,28 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import duckdb
-import pyarrow.dataset as ds
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from gateway.core.message import Message
 from gateway.storage.archive import verify
 from gateway.storage.layout import Front
 from gateway.storage.record import Fact, decode
-from pipeline.checkpoint import Checkpoint
 from pipeline.config import LogSource
-from pipeline.errors import CheckpointLocked, DamagedWarehouse, PipelineError
-from pipeline.jobs import ingest
+from pipeline.errors import DamagedWarehouse, JobLocked, PipelineError
+from pipeline.jobs import compact, ingest
+from pipeline.locks import JobLock
 from pipeline.run import Run
 from pipeline.schemas import BATCHES, MESSAGES, REJECTS
+from pipeline.sinks.delta import LOG
 from pipeline.sources.records import decode_row
 from pipeline.sources.segments import Segment, distribute
 from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, start, talk, write
@@ -195,21 +197,26 @@ def test_the_front_counts_once_each_time_it_is_written(make_run: MakeRun, log: P
     assert rows(run, REJECTS) == []
 
 
-def test_everybody_who_lists_the_files_sees_the_same(make_run: MakeRun, log: Path) -> None:
+def test_every_reader_of_delta_tables_sees_the_same(make_run: MakeRun, log: Path) -> None:
     told = lines(talk(250))
     write(log, told)
     run = make_run(batch_segments=1)
     ingest.run(run)
     table = run.table(MESSAGES).path
     crcs = sorted(json.loads(line)["crc"] for line in told)
-    assert sorted(row[0] for row in duckdb.execute(f"SELECT crc FROM '{_glob(table)}'").fetchall()) == crcs
-    assert sorted(ds.dataset(table, partitioning="hive").to_table(columns=["crc"])["crc"].to_pylist()) == crcs
-    whole = run.spark.read.parquet(str(table).replace("[", "\\[").replace("]", "\\]"))
-    assert sorted(row.crc for row in whole.select("crc").collect()) == crcs
+    assert sorted(row[0] for row in duckdb.execute(f"SELECT crc FROM {files(table)}").fetchall()) == crcs
+    read = DeltaTable(table)
+    assert sorted(read.to_pyarrow_dataset().to_table(columns=["crc"])["crc"].to_pylist()) == crcs
+    some = read.to_pyarrow_table(filters=[("seq", ">", 200)], columns=["crc"])
+    assert sorted(some["crc"].to_pylist()) == sorted(json.loads(line)["crc"] for line in told[200:])
+    early = DeltaTable(table, version=1)
+    assert (early.to_pyarrow_table().num_rows, early.transaction_version("trellis/ingest")) == (100, 1)
 
 
-def _glob(table: Path) -> str:
-    return str(table).replace("[", "[[]").replace("'", "''") + "/**/*.parquet"
+def files(table: Path) -> str:
+    """The files of a Delta table for DuckDB, as the package `deltalake` reads its log."""
+    names = pa.table(DeltaTable(table).get_add_actions())["path"].to_pylist()
+    return f"read_parquet({[str(table / name) for name in names]})" if names else "(SELECT NULL::BIGINT seq LIMIT 0)"
 
 
 # Exactly once
@@ -219,28 +226,37 @@ class Killed(BaseException):
     """As if the process ended here."""
 
 
-@pytest.mark.parametrize("step", [1, 4, 8, 11])
+@contextmanager
+def cut_off(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
+    """Whatever runs meanwhile ends before its first commit (0), after that (1), before the second (2), and so on."""
+    commit, left = DeltaTable.create_write_transaction, step
+
+    def counting(*arguments: Any, **more: Any) -> None:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        commit(*arguments, **more)
+        left -= 2
+        if left < 0:
+            raise Killed
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(DeltaTable, "create_write_transaction", counting)
+        yield
+
+
+@pytest.mark.parametrize("step", range(6))
 def test_a_batch_that_was_cut_off_anywhere_is_done_again_and_counts_once(
     make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Cut off instead of the *step*-th change of a name, with a segment that arrives in between."""
+    """Cut off at any commit (of the rejects, the records, the counts), with a segment that arrives in between."""
     told = lines(talk(120))
     bad = [*told[:30], b"rubbish\n", *told[31:]]
     write(log, bad[:60], each=30)
     run = make_run()
-    rename, left = Path.rename, step
-
-    def counting(self: Path, target: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-        return rename(self, target)
-
-    with monkeypatch.context() as patch, suppress(Killed):
-        patch.setattr(Path, "rename", counting)
+    with cut_off(monkeypatch, step):
         ingest.run(run)
-    assert listed(run) in ([], [*range(1, 31), *range(32, 61)])
+    assert listed(run) == ([] if step < 3 else [*range(1, 31), *range(32, 61)])
     write(log, bad[60:], each=30, first=61)
     ingest.run(run)
     assert rows(run) == expected([*told[:30], *told[31:]])
@@ -248,26 +264,20 @@ def test_a_batch_that_was_cut_off_anywhere_is_done_again_and_counts_once(
     assert listed(run) == [*range(1, 31), *range(32, 121)]
     told_of = [row.asDict() for row in run.table(BATCHES).frame(run.spark).collect()]
     assert [sum(row[name] for row in told_of) for name in ("rows_in", "rows_out", "rejected")] == [120, 119, 1]
-    assert list((run.options.warehouse / ".staging").rglob("*.parquet")) == []
+    compact.run(make_run(keep_hours=0))
+    for spec in (MESSAGES, REJECTS, BATCHES):
+        table = run.table(spec)
+        there = sorted(path.relative_to(table.path).as_posix() for path in table.path.rglob("part-*"))
+        assert there == sorted(table.names()), "what the interrupted batch left is gone"
 
 
 def listed(run: Run) -> list[int]:
-    """The sequences that somebody finds who only lists the files."""
-    if not any(run.table(MESSAGES).path.rglob("*.parquet")):
+    """The sequences that DuckDB finds."""
+    if not (run.table(MESSAGES).path / LOG).exists():
         return []
     return [
-        seq for (seq,) in duckdb.execute(f"SELECT seq FROM '{_glob(run.table(MESSAGES).path)}' ORDER BY seq").fetchall()
+        seq for (seq,) in duckdb.execute(f"SELECT seq FROM {files(run.table(MESSAGES).path)} ORDER BY seq").fetchall()
     ]
-
-
-def test_a_checkpoint_that_is_gone_is_refused(make_run: MakeRun, log: Path) -> None:
-    write(log, lines(talk(20)))
-    run = make_run()
-    ingest.run(run)
-    shutil.rmtree(run.options.warehouse / ".checkpoints")
-    with pytest.raises(DamagedWarehouse, match="is gone"):
-        ingest.run(run)
-    assert len(rows(run)) == 20
 
 
 def test_tables_that_are_gone_are_refused(make_run: MakeRun, log: Path) -> None:
@@ -275,25 +285,38 @@ def test_tables_that_are_gone_are_refused(make_run: MakeRun, log: Path) -> None:
     run = make_run(batch_segments=1)
     ingest.run(run)
     shutil.rmtree(run.table(MESSAGES).path)
-    with pytest.raises(DamagedWarehouse, match="leave out"):
+    with pytest.raises(DamagedWarehouse, match="has 2 batches of ingest, and its tables have 0"):
+        ingest.run(run)
+    shutil.rmtree(run.table(BATCHES).path)
+    assert ingest.run(run) == 2, "as it says"
+
+
+def test_rejects_without_their_records_are_refused(make_run: MakeRun, log: Path) -> None:
+    write(log, [*lines(talk(20)), b"rubbish\n"], each=10)
+    run = make_run(batch_segments=1)
+    ingest.run(run)
+    for spec in (MESSAGES, BATCHES):
+        shutil.rmtree(run.table(spec).path)
+    with pytest.raises(DamagedWarehouse, match="3 batches and bronze/messages only 0"):
         ingest.run(run)
 
 
-def test_files_without_a_manifest_are_refused(make_run: MakeRun, log: Path) -> None:
+def test_files_without_the_log_of_their_table_are_refused(make_run: MakeRun, log: Path) -> None:
     write(log, lines(talk(20)))
     run = make_run()
     ingest.run(run)
-    (run.table(MESSAGES).path / "_manifest.json").unlink()
-    with pytest.raises(DamagedWarehouse, match=r"no _manifest\.json"):
+    shutil.rmtree(run.table(MESSAGES).path / LOG)
+    shutil.rmtree(run.table(BATCHES).path)
+    with pytest.raises(DamagedWarehouse, match="has files but no _delta_log"):
         ingest.run(run)
 
 
 def test_two_cannot_ingest_at_once(make_run: MakeRun, log: Path) -> None:
     write(log, lines(talk(20)))
     run = make_run()
-    with Checkpoint(run.options.warehouse, ingest.JOB) as held:
-        with pytest.raises(CheckpointLocked, match="another process"):
-            Checkpoint(run.options.warehouse, ingest.JOB, patience_seconds=0.1)
+    with JobLock(run.options.warehouse, ingest.JOB) as held:
+        with pytest.raises(JobLocked, match="another process"):
+            JobLock(run.options.warehouse, ingest.JOB, patience_seconds=0.1)
         threading.Timer(0.5, held.close).start()
         assert ingest.run(run) == 1, "a short while is waited"
 

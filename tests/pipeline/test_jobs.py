@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pipeline.errors import DamagedWarehouse
@@ -19,6 +20,7 @@ from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, stat
 from pipeline.run import Run
 from pipeline.schemas import (
     ARBOR_NODES,
+    BATCHES,
     CHANNEL_MINUTE,
     FOREST,
     GAPS,
@@ -29,7 +31,7 @@ from pipeline.schemas import (
     TableSpec,
 )
 from tests.pipeline.generate import MIXED, lines, mixed, write
-from tests.pipeline.test_ingest import _glob
+from tests.pipeline.test_ingest import cut_off, files
 
 MakeRun = Callable[..., Run]
 JOBS = (ingest, decode, integrity, gaps, forest, stats)
@@ -55,7 +57,7 @@ def test_piece_by_piece_is_the_same_as_at_once(make_run: MakeRun, log: Path, who
     assert all(everything(run).values())
     streams = sum(b'"protocol":"streamr"' in line for line in MIXED)
     assert len(rows(run, STREAMR)) == streams, "each was decoded once"
-    query = f"SELECT count(*) FROM '{_glob(run.table(INTEGRITY).path)}' GROUP BY log_seq, \"check\""
+    query = f'SELECT count(*) FROM {files(run.table(INTEGRITY).path)} GROUP BY log_seq, "check"'
     assert set(duckdb.execute(query).fetchall()) == {(1,)}, "each was verified once"
 
 
@@ -69,58 +71,45 @@ def test_where_nothing_is_new_nothing_is_done(whole: Run) -> None:
     assert [job.run(whole) for job in JOBS] == [0] * len(JOBS)
 
 
-@contextmanager
-def cut_off(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
-    """Whatever runs meanwhile ends at the *step*-th change of a name."""
-    rename, left = Path.rename, step
-
-    def counting(self: Path, target: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        return rename(self, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", counting)
-        yield
-
-
 def test_a_job_that_was_cut_off_is_done_again(make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(log, lines(mixed(90)))
     run = make_run()
     ingest.run(run)
-    for step in (1, 4, 7):  # in the plan; after the first table; in the last one
-        with cut_off(monkeypatch, step), suppress(KeyboardInterrupt):
+    write(log, lines(mixed(120))[90:], first=91)
+    for step in (0, 1, 2):  # before the first table; after it; before the last one
+        with cut_off(monkeypatch, step):
             decode.run(run)
         assert not rows(run, TOPIC_PACKETS)
-    assert decode.run(run) == 1
+        if step:
+            ingest.run(run)  # what arrives meanwhile is for the next batch
+    assert decode.run(run) == 2
     for spec in (STREAMR, ARBOR_NODES, TOPIC_PACKETS):
         key = "seq" if spec is TOPIC_PACKETS else "log_seq"
-        query = f"SELECT count(*), count(DISTINCT {key}) FROM '{_glob(run.table(spec).path)}'"
+        query = f"SELECT count(*), count(DISTINCT {key}) FROM {files(run.table(spec).path)}"
         (count, distinct), *_ = duckdb.execute(query).fetchall()
         assert count == distinct == len(rows(run, spec)) > 0
+    told = [(row.batch, row.rows_in) for row in run.table(BATCHES).frame(run.spark).where("job = 'decode'").collect()]
+    assert sorted(told) == [(1, 90), (2, 30)]
 
 
 def test_compacting_changes_no_row_and_no_batch_is_forgotten(make_run: MakeRun, log: Path) -> None:
     told = lines(mixed(200))
     write(log, told, each=20)
-    run = make_run(batch_segments=1, grace_seconds=1000.0)
+    run = make_run(batch_segments=1)
     ingest.run(run)
-    old = run.table(MESSAGES).manifest()
-    before = rows(run, MESSAGES)
-    frame = run.table(MESSAGES).frame(run.spark)
-    assert compact.run(run) == 1
-    assert (len(old.parts), len(run.table(MESSAGES).manifest().parts)) == (10, 1)
+    table = run.table(MESSAGES)
+    before, small, version = rows(run, MESSAGES), table.names(), DeltaTable(table.path).version()
+    frame = table.frame(run.spark)
+    assert compact.run(run) == 2, "these files, and those of ops/batches"
+    assert (len(small), len(table.names())) == (10, 1)
     assert rows(run, MESSAGES) == before
-    assert duckdb.execute(f"SELECT count(*) FROM '{_glob(run.table(MESSAGES).path)}'").fetchall() == [(200,)]
+    assert duckdb.execute(f"SELECT count(*) FROM {files(table.path)}").fetchall() == [(200,)]
     assert ingest.run(run) == 0
     assert compact.run(run) == 0
-    del frame
-    trash = list((run.options.warehouse / ".trash").iterdir())
-    assert len(trash) == 1, "kept for those who read in it"
-    compact.run(make_run(grace_seconds=0.0))
-    assert list((run.options.warehouse / ".trash").iterdir()) == []
+    assert frame.count() == 200, "the files are kept for those who read them"
+    assert DeltaTable(table.path, version=version - 1).to_pyarrow_table().num_rows == 180
+    compact.run(make_run(keep_hours=0))
+    assert [path.relative_to(table.path).as_posix() for path in table.path.rglob("part-*")] == table.names()
     write(log, lines(mixed(220))[200:], first=201)
     assert ingest.run(run) == 1
     assert len(rows(run, MESSAGES)) == 220
@@ -175,13 +164,10 @@ def test_nothing_is_verified_twice_and_a_run_that_has_nothing_to_do_says_so(make
     for job in (ingest, decode, integrity):
         job.run(run)
     checked = sorted(run.table(INTEGRITY).frame(run.spark).collect())
-    for gone in (False, True):  # the table itself says what is verified
-        if gone:
-            shutil.rmtree(run.options.warehouse / ".checkpoints" / "integrity")
-        said.clear()
-        assert integrity.run(run) == 0
-        assert said == ["integrity: nothing to do, 40 records were processed before"]
-        assert sorted(run.table(INTEGRITY).frame(run.spark).collect()) == checked
+    said.clear()
+    assert integrity.run(run) == 0
+    assert said == ["integrity: nothing to do, 40 records were processed before"]
+    assert sorted(run.table(INTEGRITY).frame(run.spark).collect()) == checked
     write(log, lines(mixed(44))[40:], first=41)
     for job in (ingest, decode, integrity):
         assert job.run(run) == 1
@@ -190,11 +176,22 @@ def test_nothing_is_verified_twice_and_a_run_that_has_nothing_to_do_says_so(make
     assert len(both) > len(checked)
 
 
-def test_derived_tables_without_their_checkpoint_are_refused(make_run: MakeRun, log: Path) -> None:
+def test_derived_tables_that_do_not_belong_together_are_refused(make_run: MakeRun, log: Path) -> None:
     write(log, lines(mixed(40)))
     run = make_run()
     ingest.run(run)
     decode.run(run)
-    shutil.rmtree(run.options.warehouse / ".checkpoints" / "decode")
-    with pytest.raises(DamagedWarehouse, match="is gone"):
+    shutil.rmtree(run.table(ARBOR_NODES).path)
+    with pytest.raises(DamagedWarehouse, match="they have 1, 0, 1 batches"):
         decode.run(run)
+
+
+def test_rows_that_another_program_changed_are_refused(make_run: MakeRun, log: Path) -> None:
+    write(log, lines(mixed(40)))
+    run = make_run()
+    ingest.run(run)
+    DeltaTable(run.table(MESSAGES).path).optimize.compact(min_commit_interval=0)
+    assert ingest.run(run) == 0, "that may be done"
+    DeltaTable(run.table(MESSAGES).path).delete("seq > 30")
+    with pytest.raises(DamagedWarehouse, match=r"another program has changed the rows \(DELETE, version \d\)"):
+        ingest.run(run)

@@ -31,7 +31,7 @@ from pipeline.jobs import job
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, LATENCY_MINUTE, MESSAGES, REJECTS
 from pipeline.sources.records import decode_row
-from tests.pipeline.test_ingest import _glob
+from tests.pipeline.test_ingest import files
 from tests.pipeline.test_processes import PATIENCE, seen, trellis
 from tests.pipeline.test_report import BROWSER, read
 from tests.server import Server
@@ -143,8 +143,8 @@ def _check_latency(run: Run, facts: list[Any]) -> None:
         pair = flow["from"], flow["to"]
         counted[pair] += flow["delivered"]
         slowest[pair] = max(slowest[pair], *(bound for bound, _ in flow["latency"]), 0)
-    table = _glob(run.table(LATENCY_MINUTE).path)
-    query = f"SELECT from_protocol, to_protocol, sum(n), max(p99) FROM '{table}' GROUP BY ALL"
+    table = files(run.table(LATENCY_MINUTE).path)
+    query = f"SELECT from_protocol, to_protocol, sum(n), max(p99) FROM {table} GROUP BY ALL"
     found = {(origin, to): (n, p99) for origin, to, n, p99 in duckdb.execute(query).fetchall()}
     assert {pair: n for pair, (n, _) in found.items()} == dict(counted)
     assert {("rest", "streamr"), ("sprout", "topic_relay")} <= {pair for pair, n in counted.items() if n}
@@ -154,7 +154,7 @@ def _check_latency(run: Run, facts: list[Any]) -> None:
 
 def _check_tables(run: Run, records: int) -> None:
     """What was derived while both were killed is what one run over everything gives."""
-    query = f"SELECT protocol, sum(n) FROM '{_glob(run.table(CHANNEL_MINUTE).path)}' WHERE channel = 'lobby' GROUP BY 1"
+    query = f"SELECT protocol, sum(n) FROM {files(run.table(CHANNEL_MINUTE).path)} WHERE channel = 'lobby' GROUP BY 1"
     counted = dict(duckdb.execute(query).fetchall())
     messages = run.table(MESSAGES).frame(run.spark).where("kind = 'message' and channel = 'lobby'")
     assert counted == dict(map(tuple, messages.groupBy("protocol").count().collect()))

@@ -21,7 +21,7 @@ from pipeline.config import BadOption, HttpSource, LogSource, source, warehouse
 from pipeline.errors import NoJava
 from pipeline.jobs import NAMES, job
 from pipeline.schemas import TABLES
-from pipeline.sinks.parquet import escape_glob, exchange
+from pipeline.sinks.files import escape_glob
 
 
 def test_sources(tmp_path: Path) -> None:
@@ -151,16 +151,6 @@ def test_without_any_java_people_are_told_what_to_install(tmp_path: Path, monkey
 
 
 # Files
-
-
-def test_names_are_exchanged_in_one_step(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    exchange(tmp_path / "a", tmp_path / "b")
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
-    with pytest.raises(FileNotFoundError):
-        exchange(tmp_path / "a", tmp_path / "c")
 
 
 def test_paths_are_taken_literally() -> None:

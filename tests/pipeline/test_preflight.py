@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from gateway.commands import pipeline as command
 from gateway.commands.common import CommandError
-from pipeline.config import FORMAT, FORMAT_FILE
+from pipeline.config import FORMAT, FORMAT_FILE, MANIFEST
 from pipeline.preflight import MASTER
 
 ROOT = Path(__file__).parents[2]
@@ -35,9 +35,13 @@ FAULTS = {
     "nowhere to publish":  (["stats", "--publish", "here"], "--publish 'here' is no URL"),
     "nobody to publish":   (["stats", "--publish", "http://127.0.0.1:1"], "--publish: http://127.0.0.1:1 cannot be"),
     "an object store":     (["gaps", "--warehouse", "s3a://bucket/x"], "no object stores"),
+    "a sign of URLs":      (["gaps", "--warehouse", f"{HERE}/c#"], "may not have #, %, ?"),
     "a file for tables":   (["gaps", "--warehouse", f"{HERE}/file"], "file is a file"),
     "below a file":        (["gaps", "--warehouse", f"{HERE}/file/tables"], "file is a file"),
     "another version":     (["gaps", "--warehouse", f"{HERE}/newer"], f"has format {FORMAT + 1}"),
+    "an older format":     (["gaps", "--warehouse", f"{HERE}/older"], "trellis pipeline migrate --warehouse"),
+    "older than formats":  (["gaps", "--warehouse", f"{HERE}/oldest"], "has format 1"),
+    "nothing to migrate":  (["migrate", "--warehouse", f"{HERE}/none"], "is no warehouse"),
     "a damaged warehouse": (["gaps", "--warehouse", f"{HERE}/damaged"], "cannot be read"),
     "no key":              (["ingest", "--source", "http://127.0.0.1:1", "--key", "tr\u00fc"], "that no key has"),
     "no output":           (["import", "--source", f"log:{HERE}"], "--output FOLDER"),
@@ -51,9 +55,11 @@ FAULTS = {
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     (tmp_path / "file").touch()
-    for name, text in (("newer", json.dumps({"format": FORMAT + 1})), ("damaged", "{")):
+    for name, text in (("newer", json.dumps({"format": FORMAT + 1})), ("older", '{"format":1}'), ("damaged", "{")):
         (tmp_path / name).mkdir()
         (tmp_path / name / FORMAT_FILE).write_text(text)
+    (tmp_path / "oldest/bronze/messages").mkdir(parents=True)
+    (tmp_path / "oldest/bronze/messages" / MANIFEST).touch()
     return tmp_path
 
 

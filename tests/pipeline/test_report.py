@@ -22,7 +22,7 @@ from pipeline.report.data import ReportData, gather
 from pipeline.report.page import page
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, GAPS, INTEGRITY, LATENCY_MINUTE, MESSAGES
-from tests.pipeline.test_ingest import _glob
+from tests.pipeline.test_ingest import files
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -92,7 +92,7 @@ def made(whole: Run) -> tuple[Run, Path]:
 
 def asked(run: Run, spec: Any, query: str) -> list[tuple[Any, ...]]:
     """What DuckDB finds in the files of a table."""
-    return duckdb.execute(query.format(f"'{_glob(run.table(spec).path)}'")).fetchall()
+    return duckdb.execute(query.format(files(run.table(spec).path))).fetchall()
 
 
 def compare(run: Run, cells: Cells) -> None:

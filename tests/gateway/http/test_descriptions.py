@@ -223,11 +223,15 @@ def test_a_community_that_does_not_come_is_not_waited_for_for_ever(
 def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
     table = warehouse / "bronze" / "messages"
-    table.mkdir(parents=True)
-    manifest = {"checkpoint": "c", "batch": 3, "parts": [{"name": "a", "rows": 5}, {"name": "b", "rows": 2}]}
-    (table / "_manifest.json").write_text(json.dumps(manifest))
-    (warehouse / "gold" / "broken").mkdir(parents=True)
-    (warehouse / "gold" / "broken" / "_manifest.json").write_text("{")
+    broken = warehouse / "gold" / "broken" / "_delta_log"
+    for folder in (table / "_delta_log", broken):
+        folder.mkdir(parents=True)
+    commits = [{"operation": "WRITE", "trellis": {"batch": n, "rows": 2 * n + 1}} for n in range(4)]
+    for n, commit in enumerate([*commits, {"operation": "OPTIMIZE"}]):
+        text = json.dumps({"add": {"path": "a"}}) + "\n" + json.dumps({"commitInfo": commit})
+        (table / "_delta_log" / f"{n:020d}.json").write_text(text)
+    (table / "_delta_log" / f"{3:020d}.checkpoint.parquet").touch()
+    (broken / f"{0:020d}.json").write_text("{")
 
     async def scenario() -> None:
         relay, program = RelayClient(server.http), RestClient(server.http)
@@ -253,7 +257,7 @@ def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> No
         assert flows["topic_relay", "rest"] == (1, 0)
         assert flows["rest", "topic_relay"] == (1, 1)
         assert flows["rest", "rest"] == (2, 0)
-        written = (table / "_manifest.json").stat().st_mtime_ns // 10**6
+        written = (table / "_delta_log" / f"{3:020d}.json").stat().st_mtime_ns // 10**6
         assert stats["pipeline"] == {
             "warehouse": str(warehouse),
             "tables": [{"table": "bronze/messages", "batch": 3, "rows": 7, "written": written}],

@@ -1,0 +1,334 @@
+"""Tables in the format of Delta Lake, committed by the driver with the package `deltalake`.
+
+Laws of this file.
+- A data file is complete and on the disk before a commit names it, has a name of its own, and never changes. Files that
+  no commit names are what an interrupted batch left; nobody sees them, and `vacuum` removes them.
+- A commit adds and removes files at once. It holds the application's transaction (`trellis/JOB`, the batch), so a batch
+  is in a table once, and the state of the table (`State`), so nothing else needs to be kept with it.
+- A commit is on the disk before the next step begins.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, WriterProperties
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline import spans
+from pipeline.errors import DamagedWarehouse, JobLocked
+from pipeline.schemas import TableSpec
+
+from .files import File, Staged, escape_glob, finished, sync
+from .state import KEY, SpansByGateway, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOG: Final = "_delta_log"
+TARGET_BYTES: Final = 128 << 20  # size of a merged file
+MIN_FILES: Final = 8  # fewer small files are not worth merging
+CONFIGURATION: Final = {
+    "delta.checkpointInterval": "50",  # commits, after which the log is summed up in one file
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.enableExpiredLogCleanup": "false",  # `vacuum` does it: a commit with a `State` has to be left
+}
+# What other programs may do with a table; anything else changes its rows.
+HARMLESS: Final = frozenset(
+    ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPROPERTIES", "UPDATE TABLE METADATA")
+)
+
+
+class Table:
+    """One table below *warehouse*; *job* names the job that writes it, for its transactions.
+
+    Everything that reads the table raises `DamagedWarehouse` if its log is unreadable.
+    """
+
+    def __init__(self, warehouse: Path, spec: TableSpec, job: str = "") -> None:
+        self.spec = spec
+        self.path = warehouse / spec.name
+        self._uri = str(self.path)
+        self._job = job
+        self._opened: DeltaTable | None = None
+
+    # Reading
+
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        return self._latest() is not None
+
+    def state(self) -> State:
+        """Return the state after the last commit; raise `DamagedWarehouse` if another program has changed the rows."""
+        table = self._latest()
+        if table is None:
+            return State()
+        for limit in (1, 32, None):
+            for commit in table.history(limit):
+                if KEY in commit:
+                    return State.load(commit[KEY])
+                if commit["operation"] not in HARMLESS:
+                    raise DamagedWarehouse(
+                        f"{self.path}: another program has changed the rows ({commit['operation']}, version"
+                        f" {commit['version']}); remove that version from {LOG}, or restore the folder from a copy"
+                    )
+        raise DamagedWarehouse(f"{self.path}: no commit of this pipeline is left in {LOG}")
+
+    def batch_of(self, job: str) -> int:
+        """Return the last batch of *job* in the table, 0 if there is none."""
+        table = self._latest()
+        return 0 if table is None else table.transaction_version(f"trellis/{job}") or 0
+
+    def names(self) -> list[str]:
+        """Return the names of all files, in the table's folder."""
+        return [file["path"] for file in self._files()]
+
+    def holding(self, todo: SpansByGateway) -> list[str]:
+        """Return the names of the files that can have rows of the sequences *todo*, by their statistics."""
+        return [file["path"] for file in self._files() if _can_hold(file, todo)]
+
+    def first_days(self) -> list[tuple[str, date | None]]:
+        """Return the name of each file with the first day in it, None if the file does not say."""
+        return [(file["path"], file.get("min.day")) for file in self._files()]
+
+    def frame(self, spark: SparkSession, names: Iterable[str] | None = None) -> DataFrame:
+        """Read the rows of the files *names*, by default of all."""
+        paths = [escape_glob(self.path / name) for name in (self.names() if names is None else names)]
+        if not paths:
+            return spark.createDataFrame([], self.spec.schema)
+        return spark.read.schema(self.spec.schema).parquet(*paths)
+
+    # Writing
+
+    def stage(self, frame: DataFrame) -> Staged:
+        """Run *frame* and write its rows to files that no commit names; they are on disk when this returns."""
+        path = self.folder()
+        frame.select(*self.spec.schema.fieldNames()).write.parquet(str(path))
+        return finished(path)
+
+    def stage_rows(self, rows: list[tuple[Any, ...]]) -> Staged:
+        """Write a few *rows* like `stage`, without Spark."""
+        path = self.folder()
+        path.mkdir(parents=True)
+        schema = to_arrow_schema(self.spec.schema, timezone="UTC")
+        columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path / "part-0.parquet", compression="zstd")
+        return finished(path)
+
+    def folder(self) -> Path:
+        """Return a new path in the table for files that no commit names yet; the table is created if it is missing."""
+        self._open()
+        return self.path / uuid.uuid4().hex
+
+    def discard(self, staged: Staged) -> None:
+        """Delete *staged*."""
+        shutil.rmtree(staged.path)
+
+    def append(self, staged: Staged, state: State, version: int | None = None) -> State:
+        """Commit *staged* as the batch *version* of the job, by default the batch of *state*.
+
+        *state* is what `state` returned, changed for the new batch; return it with its rows counted. Raise `JobLocked`
+        if the table has the batch.
+        """
+        state = replace(state, rows=state.rows + staged.rows, added=staged.rows)
+        self._commit(_added(staged.files), state, state.batch if version is None else version)
+        return state
+
+    def replace(
+        self, staged: Staged, state: State, names: Sequence[str] | None = None, *, batch: bool = False
+    ) -> State:
+        """Commit *staged* with *state* instead of the files *names*, by default of all; *batch* as in `append`."""
+        files = {file["path"]: file for file in self._files()}
+        gone = set(files if names is None else names)
+        kept = sum(file["num_records"] for name, file in files.items() if name not in gone)
+        state = replace(state, rows=kept + staged.rows, added=staged.rows if batch else state.added)
+        now = _now()
+        removed = [RemoveAction(name, True, now, files[name]["size_bytes"], {}) for name in gone]
+        self._commit([*_added(staged.files), *removed], state, state.batch if batch else None)
+        return state
+
+    def create_with(self, files: Sequence[File], state: State, batches: Mapping[str, int]) -> None:
+        """Create the table with *files* that are in its folder already; *batches* has the last one of each job."""
+        transactions = [Transaction(f"trellis/{job}", batch, _now()) for job, batch in batches.items()]
+        create_table_with_add_actions(
+            self._uri,
+            self._schema(),
+            _added(files),
+            "error",
+            configuration=CONFIGURATION,
+            commit_properties=CommitProperties(custom_metadata={KEY: state.dump()}, app_transactions=transactions),
+        )
+        self._latest()
+        self._sync()
+
+    def note(self, state: State) -> None:
+        """Commit *state* alone."""
+        self._commit([], state, None)
+
+    # Housekeeping
+
+    def compact(self) -> tuple[int, int]:
+        """Merge small files that are neighbours; return how many files were merged into how many."""
+        if sum(file["size_bytes"] < TARGET_BYTES // 2 for file in self._files()) < MIN_FILES:
+            return 0, 0
+        table, state = self._open(), self.state()
+        made = table.optimize.compact(
+            target_size=TARGET_BYTES,
+            writer_properties=WriterProperties(compression="ZSTD"),
+            commit_properties=_properties(state),
+        )
+        self._sync()
+        return made["numFilesRemoved"], made["numFilesAdded"]
+
+    def vacuum(self, keep_hours: int, at_least: int = 1) -> int:
+        """Delete files that no version of the last *keep_hours* hours names, if they are *at_least* so many."""
+        table = self._latest()
+        if table is None:
+            return 0
+        if len(table.vacuum(keep_hours, enforce_retention_duration=False, full=True)) < at_least:
+            return 0
+        gone = table.vacuum(
+            keep_hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=True,
+            commit_properties=_properties(self.state()),
+        )
+        self._sync()
+        table.cleanup_metadata()
+        for folder in self.path.iterdir():
+            if folder.is_dir() and folder.name != LOG and not any(folder.rglob("*.parquet")):
+                shutil.rmtree(folder)
+        return len(gone)
+
+    # The log
+
+    def _latest(self) -> DeltaTable | None:
+        """Return the table as it is now, or None if there is none."""
+        try:
+            if self._opened is not None:
+                self._opened.update_incremental()
+            elif (self.path / LOG).is_dir():
+                if self._job:
+                    _drop_torn_commit(self.path / LOG)
+                if DeltaTable.is_deltatable(self._uri):
+                    self._opened = DeltaTable(self._uri)
+        except DeltaError as error:
+            raise DamagedWarehouse(f"{self.path / LOG} cannot be read: {error}") from None
+        return self._opened
+
+    def _open(self) -> DeltaTable:
+        """Return the table for writing, created or given new columns if necessary.
+
+        It may be older than the newest version: a commit finds out what others have committed since.
+        """
+        table = self._opened or self._latest()
+        schema = self._schema()
+        if table is None:
+            if any(self.path.rglob("*.parquet")):
+                raise DamagedWarehouse(f"{self.path} has files but no {LOG}: put it back, or remove the folder")
+            self.path.mkdir(parents=True, exist_ok=True)
+            first = _properties(State())
+            table = self._opened = DeltaTable.create(
+                self._uri, schema, "ignore", configuration=CONFIGURATION, commit_properties=first
+            )
+            self._sync()
+        elif new := self._new_columns(table, schema):
+            table.alter.add_columns(new, commit_properties=_properties(self.state()))
+            self._sync()
+        return table
+
+    def _schema(self) -> Schema:
+        return Schema.from_arrow(to_arrow_schema(self.spec.schema, timezone="UTC"))
+
+    def _new_columns(self, table: DeltaTable, schema: Schema) -> list[Field]:
+        there = {column.name: column for column in table.schema().fields}
+        for column in schema.fields:
+            if column.name in there and there[column.name].type != column.type:
+                raise DamagedWarehouse(f"{self.path}: the column {column.name} is {there[column.name].type}")
+        return [column for column in schema.fields if column.name not in there]
+
+    def _commit(self, actions: Sequence[AddAction | RemoveAction], state: State, batch: int | None) -> None:
+        table, app = self._open(), f"trellis/{self._job}"
+        if batch is not None and (table.transaction_version(app) or 0) >= batch:
+            raise JobLocked(f"another process has written batch {batch} of {self._job} into {self.path}; stop it first")
+        try:
+            table.create_write_transaction(
+                [*actions], "append", table.schema(), commit_properties=_properties(state, app, batch)
+            )
+        except CommitFailedError as error:
+            raise JobLocked(f"another process writes {self.path}; stop it first ({error})") from None
+        self._sync()
+
+    def _sync(self) -> None:
+        """Wait until the newest version is on the disk."""
+        assert self._opened is not None
+        self._opened.update_incremental()
+        folder, version = self.path / LOG, self._opened.version()
+        for file in (*folder.glob(f"{version:020d}.*"), folder / "_last_checkpoint"):
+            if file.exists():
+                sync(file)
+        sync(folder)
+
+    def _files(self) -> list[dict[str, Any]]:
+        """Return what the log says of each file, in the order of their first sequences."""
+        table = self._latest()
+        if table is None:
+            return []
+        files: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return sorted(files, key=_order)
+
+
+def _can_hold(file: dict[str, Any], todo: SpansByGateway) -> bool:
+    """Whether *file* can have rows of the sequences *todo*; it can if another program has written no statistics."""
+    if any(file.get(name) is None for name in ("min.gateway_id", "max.gateway_id", "min.seq", "max.seq")):
+        return True
+    return any(
+        file["min.gateway_id"] <= gateway <= file["max.gateway_id"]
+        and spans.overlap([[file["min.seq"], file["max.seq"]]], told)
+        for gateway, told in todo.items()
+    )
+
+
+def _order(file: dict[str, Any]) -> tuple[Any, ...]:
+    first = file.get("min.seq") or file.get("min.log_seq") or 0
+    return (file.get("min.gateway_id") or "", first, file["modification_time"], file["path"])
+
+
+def _added(files: Iterable[File]) -> list[AddAction]:
+    return [AddAction(file.name, file.bytes, {}, file.modified_ms, True, json.dumps(file.statistics)) for file in files]
+
+
+def _properties(state: State, app: str = "", batch: int | None = None) -> CommitProperties:
+    transactions = None if batch is None else [Transaction(app, batch, _now())]
+    return CommitProperties(custom_metadata={KEY: state.dump()}, app_transactions=transactions)
+
+
+def _drop_torn_commit(folder: Path) -> None:
+    """Remove the newest commit in *folder* if it is incomplete: the power failed before it was on the disk."""
+    newest = max(folder.glob(f"{'[0-9]' * 20}.json"), default=None)
+    if newest is None:
+        return
+    try:
+        whole = [json.loads(line) for line in newest.read_bytes().splitlines()]
+    except ValueError:
+        whole = []
+    if not whole:
+        newest.unlink()
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

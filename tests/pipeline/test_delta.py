@@ -1,0 +1,141 @@
+"""One Delta table: what a commit holds, what other writers and power failures do to it, and new columns."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pipeline.errors import DamagedWarehouse, JobLocked
+from pipeline.schemas import TOPIC_PACKETS, TableSpec
+from pipeline.sinks.delta import LOG, Table
+from pipeline.sinks.state import State
+
+
+def packet(seq: int, gateway: str = "g") -> tuple[Any, ...]:
+    return (gateway, seq, 6, "t", 1, "{}", None)
+
+
+def commits(table: Table) -> list[Path]:
+    return sorted((table.path / LOG).glob("0*.json"))
+
+
+def sequences(table: Table) -> list[int]:
+    return sorted(DeltaTable(table.path).to_pyarrow_table()["seq"].to_pylist())
+
+
+def add(table: Table, batch: int, *rows: tuple[Any, ...]) -> State:
+    return table.append(table.stage_rows(list(rows)), replace(table.state(), batch=batch))
+
+
+@pytest.mark.parametrize("name", ["a b", "[1]", "grün", "it's"])
+def test_a_batch_is_one_commit_with_its_transaction_and_state(tmp_path: Path, name: str) -> None:
+    table = Table(tmp_path / name, TOPIC_PACKETS, "decode")
+    assert (table.state(), table.names(), table.batch_of("decode")) == (State(), [], 0)
+    add(table, 1, packet(1), packet(2))
+    state = add(Table(tmp_path / name, TOPIC_PACKETS, "decode"), 2, packet(3))
+    assert (state.batch, state.rows, state.added) == (2, 3, 1)
+    other = Table(tmp_path / name, TOPIC_PACKETS)
+    assert (other.state(), other.batch_of("decode"), other.batch_of("ingest")) == (state, 2, 0)
+    assert all((other.path / file).is_file() for file in other.names())
+    told = [json.loads(line) for line in commits(table)[-1].read_text().splitlines()]
+    assert sorted(next(iter(action)) for action in told) == ["add", "commitInfo", "txn"]
+    assert sequences(table) == [1, 2, 3]
+
+
+def test_files_are_found_by_their_statistics(tmp_path: Path) -> None:
+    table = Table(tmp_path, TOPIC_PACKETS, "decode")
+    for batch, (gateway, seq) in enumerate((("a", 1), ("a", 11), ("b", 1)), 1):
+        add(table, batch, packet(seq, gateway), packet(seq + 4, gateway))
+    first, second, other = table.names()
+    assert table.holding({"a": [[2, 3]]}) == [first]
+    assert table.holding({"a": [[5, 11]]}) == [first, second]
+    assert table.holding({"a": [[6, 10]], "b": [[5, 5]]}) == [other]
+    assert table.holding({"c": [[1, 20]]}) == []
+
+
+def test_of_two_that_write_the_same_batch_one_is_refused(tmp_path: Path) -> None:
+    one, other = (Table(tmp_path, TOPIC_PACKETS, "decode") for _ in range(2))
+    add(one, 1, packet(1))
+    staged = other.stage_rows([packet(2)])
+    add(one, 2, packet(2))
+    for _ in range(2):
+        with pytest.raises(JobLocked, match="batch 2 of decode"):
+            other.append(staged, replace(other.state(), batch=2))
+    assert sequences(one) == [1, 2]
+
+
+def test_who_commits_between_a_look_and_a_commit_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conflict is found by the commit itself: nothing between the look at the table and the commit protects it."""
+    one, other = (Table(tmp_path, TOPIC_PACKETS, "decode") for _ in range(2))
+    add(one, 1, packet(1))
+    staged, commit = other.stage_rows([packet(3)]), DeltaTable.create_write_transaction
+
+    def overtaken(*arguments: Any, **more: Any) -> None:
+        monkeypatch.undo()
+        add(one, 2, packet(2))
+        commit(*arguments, **more)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken)
+    with pytest.raises(JobLocked, match="another process writes"):
+        other.append(staged, State(2))
+    assert sequences(one) == [1, 2]
+
+
+@pytest.mark.parametrize("left", [b"", b'{"commitInfo":{"trel'])
+def test_a_commit_that_a_power_failure_cut_off_was_none(tmp_path: Path, left: bytes) -> None:
+    table = Table(tmp_path, TOPIC_PACKETS, "decode")
+    state = add(table, 1, packet(1))
+    add(table, 2, packet(2))
+    commits(table)[-1].write_bytes(left)
+    again = Table(tmp_path, TOPIC_PACKETS, "decode")
+    assert again.state() == state
+    add(again, 2, packet(2))
+    assert sequences(again) == [1, 2]
+
+
+def test_a_log_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    table = Table(tmp_path, TOPIC_PACKETS, "decode")
+    for batch in (1, 2, 3):
+        add(table, batch, packet(batch))
+    commits(table)[1].write_bytes(b"rubbish")
+    with pytest.raises(DamagedWarehouse, match="_delta_log cannot be read"):
+        Table(tmp_path, TOPIC_PACKETS, "decode").state()
+
+
+def test_new_columns_are_added_and_other_changes_refused(tmp_path: Path) -> None:
+    state = add(Table(tmp_path, TOPIC_PACKETS, "decode"), 1, packet(1))
+    more = StructType([*TOPIC_PACKETS.schema, StructField("new", LongType())])
+    wider = Table(tmp_path, TableSpec(TOPIC_PACKETS.name, more, TOPIC_PACKETS.key), "decode")
+    assert add(wider, 2, (*packet(2), 7)).rows == state.rows + 1
+    read = DeltaTable(wider.path).to_pyarrow_table().sort_by("seq")
+    assert read["new"].to_pylist() == [None, 7]
+    other = StructType([StructField("seq", StringType())])
+    with pytest.raises(DamagedWarehouse, match="the column seq is"):
+        Table(tmp_path, TableSpec(TOPIC_PACKETS.name, other, ("seq",)), "decode").folder()
+
+
+def test_the_log_is_summed_up_and_old_files_are_deleted(tmp_path: Path) -> None:
+    table = Table(tmp_path, TOPIC_PACKETS, "decode")
+    for batch in range(1, 53):
+        state = table.append(table.stage_rows([packet(batch)]), replace(table.state(), batch=batch))
+    assert [path.name[:20] for path in (table.path / LOG).glob("*.checkpoint.parquet")] == [f"{49:020d}"]
+    (table.path / "left/_temporary/0").mkdir(parents=True)
+    for name in ("left/part-0.parquet", "left/_temporary/0/part-1.parquet"):
+        (table.path / name).touch()
+    assert table.compact() == (52, 1)
+    assert table.vacuum(1) == 0, "readers may still read the old files"
+    assert table.vacuum(0, at_least=60) == 0
+    for path in (table.path / LOG).iterdir():
+        os.utime(path, (1, 1))
+    assert table.vacuum(0) == 54
+    assert int(commits(table)[0].stem) >= 49
+    assert [path.name for path in table.path.rglob("*.parquet") if path.parent.name != LOG] == table.names()
+    again = Table(tmp_path, TOPIC_PACKETS, "decode")
+    assert (again.state(), again.batch_of("decode"), sequences(again)) == (state, 52, [*range(1, 53)])
