@@ -48,12 +48,11 @@ REPORTED = {Kind.LOG: ("disk", "retention"), Kind.INDEX: ("index", "retention")}
 
 
 class Look(NamedTuple):
-    """A history that was *found*, the sequences that had been *accepted* before, and what had been said *again*."""
+    """A history that was *found*, and the sequences that had been *accepted* before."""
 
     channel: str
     found: list[Served]
     accepted: dict[str, int | None]
-    again: set[str]
 
     def may_lack(self, said: Said) -> bool:
         """Whether it was accepted only since then, or once more."""
@@ -144,11 +143,10 @@ class Trouble:
     async def _look(self) -> None:
         """Ask for the histories while the log cannot be read: an answer has everything, or is an error."""
         accepted = {said.token: said.seq for said in self._ledger.accepted}
-        again = set(self._ledger.again)
         for channel in CHANNELS:
             with suppress(OSError, Refused):
                 found, _ = await served(self._http, channel)
-                self._looks.append(Look(channel, found, accepted, again))
+                self._looks.append(Look(channel, found, accepted))
 
     async def _were_whole(self) -> None:
         """What was answered then had everything that was accepted before, and that retention has left since.
@@ -171,7 +169,8 @@ class Trouble:
             held.keep(*await first_message(self._http))
         for look in self._looks:
             held.excused = {said.token for said in ledger.said.values() if look.may_lack(said)}
-            held.excused |= ledger.again - look.again if ledger.keeping else set()
+            # Retention may have taken what was said again, which was then accepted once more after the look.
+            held.excused |= ledger.again if ledger.keeping else set()
             whole(held, look.channel, [each for each in look.found if each.seq >= held.kept])
         return held.wrong
 
