@@ -68,7 +68,7 @@ ATTACKS: Final = (
     Attack("garbage-sprout", "13 kinds of lines that are no request: counts of -1 and 10^11, too long, noise",
            garbage.lines, told=("sprout 1",)),
     Attack("garbage-rest", "15 kinds of bodies that are no JSON, to both publishing routes", garbage.bodies,
-           told=("http 400",)),
+           memory=96, told=("http 400",)),  # 30 bodies at once, each up to a MiB, and again while it is checked
 
     Attack("flood-relay", "broadcasts at full speed, from one address", floods.relay),
     Attack("flood-streamr", "unsigned messages at full speed", floods.streamr),

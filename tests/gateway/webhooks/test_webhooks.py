@@ -228,7 +228,7 @@ def test_what_is_refused_becomes_a_dead_letter_and_the_rest_goes_on(
         receiver.until(lambda got: [each.content for each in got] == ["good", "bad", "bad", "better", "bad", "bad"])
         admin.until(path, lambda shown: shown["deadLetters"] == 2)
         admin = admin_of(make_local(**settings))  # they survive it
-        shown = admin.until(path, lambda shown: shown["deadLetters"] == 2)
+        shown = admin.until(path, lambda shown: shown.get("deadLetters") == 2)  # 503 while they are loaded
         assert shown["enabled"]
         first = admin.get(f"{path}/dead-letters?limit=1").json()
         second = admin.get(first["next"]).json()
@@ -300,7 +300,7 @@ def test_redirects_are_not_followed_and_endless_answers_are_not_read(admin: Admi
         with Receiver(lambda _got: redirect) as receiver:
             path = f"{HOOKS}/{admin.hook(receiver.url)['id']}"
             admin.say(1)
-            shown = admin.until(path, lambda shown: shown["deadLetters"] == 1)
+            shown = admin.until(path, lambda shown: shown.get("deadLetters") == 1)
             assert shown["lastError"] == "it answered 302 (redirects are not followed)"
             receiver.answer = lambda _got: (200, {}, None)
             admin.say(2, 3)

@@ -445,7 +445,7 @@ def test_a_late_refusal_of_the_bus_is_told(reading: Any, alice: Any, monkeypatch
     def publish(*_: object) -> None:
         raise Unavailable("the disk does not keep up")
 
-    monkeypatch.setattr(reading.bus, "publish", publish)
+    monkeypatch.setattr(reading.bus, "publish_alone", publish)
     pass_time(reading, decrypt.KEY_WAIT)
     answers = [frame for frame in reading.frames(writer.session) if frame[1] == 7]
     assert [(frame[2], frame[4]) for frame in answers] == [("r", "REQUEST_FAILED")]
