@@ -189,3 +189,25 @@ def test_messages_of_an_interruption_appear_once(visitors: Visitors, tmp_path: P
                     await expect(page.locator(".content")).to_have_text(["before", "meanwhile", "after"])
 
         visitors.run(scenario)
+
+
+def test_an_answer_to_a_request_without_the_key_asks_for_no_other(
+    visitors: Visitors, server: Server, keys: KeyFile
+) -> None:
+    ada = keys.add("ada")
+
+    async def scenario() -> None:
+        async with visitors.visit(f"http://{server.http}/console/chat.html", "401", "403", "WebSocket") as page:
+            await page.evaluate(
+                """async (secret) => {
+                    const { request } = await import("/console/api.js");
+                    const { key } = await import("/console/key.js");
+                    const asked = request("v1/keys").catch(() => null);
+                    key.keep(secret); // before the answer
+                    await asked;
+                }""",
+                ada,
+            )
+            await expect(page.locator("dialog")).to_have_count(0)
+
+    visitors.run(scenario)
