@@ -26,6 +26,7 @@ from gateway.http import listing, views
 from gateway.http.callers import check_possible
 from gateway.http.events import MAX_OUTBOX
 from gateway.http.feed import Feed, Subscription
+from gateway.http.history import PAGE
 from gateway.http.kit import outcome_unknown
 from gateway.http.media import parse_content
 from gateway.http.problems import Problem, problem_of
@@ -208,6 +209,7 @@ class WebSocketSession(Session):
     def history(self, request: messages.History) -> None:
         """Answer with a page of history."""
         self._check("history", request.channel)
+        self._charge(request.limit / PAGE)
         found = self._gateway.index.history(
             request.channel,
             after=request.after,
@@ -226,7 +228,9 @@ class WebSocketSession(Session):
     def presence(self, request: messages.Presence) -> None:
         """Answer with the peers in a channel, a part at a time; `more` is true in all parts but the last."""
         self._check("subscribe", request.channel)
-        self.stream(self._peers(request, self.bus.peers_in(request.channel)))
+        peers = self.bus.peers_in(request.channel)
+        self._charge(len(peers) / listing.BATCH)
+        self.stream(self._peers(request, peers))
 
     def ping(self, request: messages.Ping) -> None:
         """Answer."""
@@ -248,6 +252,11 @@ class WebSocketSession(Session):
             raise UnknownChannel(channel)
         self.check(verb, channel)
         check_possible(self._gateway, channel)
+
+    def _charge(self, requests: float) -> None:
+        """Charge the network for a request that is as much work as *requests* usual ones, as REST does."""
+        if (throttle := self._gateway.throttle) is not None:
+            throttle.charge(self.principal.address, requests)
 
     def _selection(self, channel: str | None, pattern: str | None) -> Selection:
         if (channel is None) == (pattern is None):

@@ -180,6 +180,16 @@ def test_a_slow_reader_is_closed_and_nobody_else(tmp_path: Path) -> None:
         assert page.ask("ping")["type"] == "pong"
 
 
+def test_a_page_of_history_costs_as_many_requests_as_with_rest(tmp_path: Path) -> None:
+    limits = {"TRELLIS_LIMITS__RATES": "on", "TRELLIS_LIMITS__ADDRESS": '{"rate": 0.001, "burst": 20}'}
+    with Server(tmp_path, env=limits) as server, opened(server) as socket:
+        page = Page(socket)
+        assert page.ask("publish", channel="lobby", content=1)["type"] == "published"
+        answers = [page.ask("history", channel="lobby", limit=32) for _ in range(20)]
+    assert 8 <= [answer["type"] for answer in answers].count("history") <= 10
+    assert answers[-1]["problem"]["status"] == 429
+
+
 def test_rights_hold_on_live_connections_and_keys_stay_out_of_the_log(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys/api-keys.json")
     ada = keys.add("ada", ("subscribe:a", "publish:*", "subscribe:news/*"))
