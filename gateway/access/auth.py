@@ -73,7 +73,7 @@ class Access:
     """Authenticates principals and checks their rights. *clock* gives ms since 1970.
 
     Code that caches an answer adds a callback to `on_change`, which is called after keys, grants or given rights have
-    changed, and must not raise.
+    changed, and must not raise. `look_for_keys` is called before a key is refused because it is unknown.
     """
 
     keys: Iterable[ApiKey] = ()
@@ -84,6 +84,7 @@ class Access:
     def __post_init__(self) -> None:
         self.enabled = False
         self.on_change: list[Callable[[], None]] = []
+        self.look_for_keys: Callable[[], None] = lambda: None
         self.used_key_ids: set[str] = set()  # ids of keys that were presented, until `AccessManager` takes them
         self._given: dict[str, Rights] = {}
         self._rights_of = lru_cache(maxsize=MAX_CACHED_PRINCIPALS)(self._gather)
@@ -134,7 +135,10 @@ class Access:
 
     def find_key(self, secret: str) -> ApiKey | None:
         """The key with this *secret*; None if there is none, or it has expired."""
-        id = self._ids.get(digest(secret))
+        hash = digest(secret)
+        if hash not in self._ids:
+            self.look_for_keys()
+        id = self._ids.get(hash)
         if id is None or not self._keys[id].is_valid_at(self.clock()):
             return None
         self.used_key_ids.add(id)

@@ -34,11 +34,11 @@ class AccessManager:
         self._bus = bus
         self._work = work
         self._revocation = Revocation(self.access, bus, post)
+        self.access.look_for_keys = self._reload_changed_keys  # a key counts as soon as `trellis key add` prints it
 
     def tick(self) -> None:
         """Reload a changed key file, expire keys and record their use; call this once a second."""
-        if self.keys.changed():
-            self.reload_keys()
+        self._reload_changed_keys()
         self.access.tick()
         self._record_uses()
         if (write := self._uses.pending_write(self.access.clock(), self.access.valid_key_ids())) is not None:
@@ -68,6 +68,10 @@ class AccessManager:
             logger.error("the key file cannot be read", error=str(error), consequence="the keys stay as they were")
         else:
             logger.info("the keys were read again", **difference(before, self.access.valid_keys()))
+
+    def _reload_changed_keys(self) -> None:
+        if self.keys.changed():
+            self.reload_keys()
 
     def _record_uses(self) -> None:
         """Record the keys that were presented since the last call, and those with open connections."""

@@ -46,6 +46,13 @@ def test_a_key_is_made_used_rotated_and_removed(ask: Callable[..., httpx.Respons
     assert refused(ask("DELETE", "/v1/keys/ada%2Fb")) == (404, "unknown-key-name")
 
 
+def test_a_key_of_the_command_line_works_at_once(ask: Callable[..., httpx.Response], tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "data/keys/api-keys.json")
+    for number in range(5):  # the gateway looks at the file once a second by itself
+        assert ask("GET", "/v1/stats", file.add(f"ada {number}")).status_code == 200
+    assert ask("GET", "/v1/stats", "of nobody").status_code == 401
+
+
 def test_what_cannot_be_is_refused(ask: Callable[..., httpx.Response]) -> None:
     assert refused(ask("DELETE", "/v1/keys/root")) == (409, "own-key")
     for body in ({"name": "root"}, {"name": "a", "rights": ["fly:*"]}, {"name": "a", "rights": ["!publish:*"]}):
