@@ -111,7 +111,7 @@ $(AUDIT)/bin/pip-audit: $(READY)
 
 audit: $(AUDIT)/bin/pip-audit
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off \
-		-r requirements.lock -r requirements-pipeline.lock
+		$(addprefix -r ,$(wildcard requirements*.lock))
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage *.egg-info

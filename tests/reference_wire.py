@@ -1,7 +1,8 @@
 """docs/reference/wire.md: an example of every message on every wire, made from the tables of the adapters.
 
 An example is made of the schema that `/asyncapi.json` shows: what a field is called says which value it gets. Sprout is
-no JSON; its examples are here, and a test compares them with the schema as well.
+no JSON, and the fields of `/v1/ws` depend on each other; their examples are here, and a test compares them with the
+schema as well.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from adapters import ADAPTERS
 from gateway import config
 from gateway.adapter import WireMessage
 from gateway.app import create_app
+from gateway.core.errors import Forbidden
+from gateway.http.problems import problem_of
+from gateway.http.websocket.asyncapi import RestSocket
 
 HEAD = """# Messages on the wire
 
@@ -38,6 +42,38 @@ SPROUT = {
     "announce": f"announce 7 1\n{ID} NODE\n",
     "response": f"response 2 1\n{ID} NODE\n",
     "status": "status 5 0\n",
+}
+MESSAGE_ID = "019aa4b6-4500-707c-9f31-00000000002a"
+PEER = {"number": 3, "protocol": "rest", "identity": None, "name": None}
+SENDER = {"peer": 3, "protocol": "rest", "identity": None, "name": None}
+DIRECT: dict[str, Any] = {
+    **{"id": MESSAGE_ID, "channel": "garden", "timestamp": 1763700000000, "sender": SENDER, "content": "hello"},
+    **{"inReplyTo": None, "native": {}, "undelivered": []},
+}
+HEARD = {"id": MESSAGE_ID, "sequence": 42, **DIRECT}
+STORED = {"id": MESSAGE_ID, "channel": "garden", "sequence": 42, "timestamp": 1763700000000, "undelivered": []}
+REST: dict[str, dict[str, Any]] = {  # without their types
+    "subscribe": {"request": 1, "channel": "garden", "after": 17},
+    "unsubscribe": {"request": 2, "pattern": "news/*"},
+    "publish": {"request": 3, "channel": "garden", "content": "hello", "idempotencyKey": "5f1c"},
+    "direct": {"request": 4, "channel": "garden", "peer": 3, "content": "psst"},
+    "history": {"request": 5, "channel": "garden", "before": 43, "limit": 10, "newestFirst": True},
+    "presence": {"request": 6, "channel": "garden"},
+    "ping": {"request": 7},
+    "subscribed.told": {"request": 1, "channel": "garden", "sequence": 17},
+    "unsubscribed.told": {"request": 2, "pattern": "news/*"},
+    "published.told": {"request": 3, **STORED},
+    "delivered.told": {"request": 4, "id": MESSAGE_ID, "delivered": 1},
+    "history.told": {"request": 5, "channel": "garden", "messages": [HEARD], "next": 42},
+    "presence.told": {"request": 6, "channel": "garden", "peers": [PEER], "more": False},
+    "pong.told": {"request": 7},
+    "error.told": {"request": 3, "problem": json.loads(problem_of(Forbidden("publish", "garden")).body())},
+    "welcome.told": {**PEER, "version": "0.2.0"},
+    "message.told": {"pattern": "gar*", **HEARD},
+    "direct.told": {**DIRECT, "content": "psst"},
+    "joined.told": {**PEER, "channel": "garden"},
+    "left.told": {**PEER, "channel": "garden"},
+    "gap.told": {"channel": "garden", "after": 17, "before": 30},
 }
 ADDRESS = "0x3971292981aab0456bbbc199d527298355cbb514"
 VALUES: dict[str, Any] = {  # by the name of a field
@@ -83,7 +119,7 @@ def page(made: str) -> str:
         lines += [f"## {title}", "", "| message | who | example |", "|---|---|---|"]
         for message in messages:
             who = "C and G" if message.sent and message.received else "G" if message.sent else "C"
-            text = example(message).rstrip("\n").replace("|", "\\|")
+            text = example(title, message).rstrip("\n").replace("|", "\\|")
             shown = "<br>".join(f"`{line}`" for line in text.split("\n"))
             lines.append(f"| `{message.name}` | {who} | {shown} |")
         lines.append("")
@@ -95,7 +131,7 @@ def places() -> list[tuple[str, list[WireMessage]]]:
     with TemporaryDirectory() as folder:
         app = create_app(config.load(ADAPTERS, None, {"data": Path(folder)}))
     found: list[tuple[str, list[WireMessage]]] = []
-    for adapter in app.state.gateway.adapters:
+    for adapter in (*app.state.gateway.adapters, RestSocket()):
         for place, messages in adapter.wire_messages().items():
             if all(messages != others for _, others in found):
                 title = f"{adapter.title}, `{place}`" if place in adapter.paths else f"{adapter.title}, TCP and TLS"
@@ -103,10 +139,12 @@ def places() -> list[tuple[str, list[WireMessage]]]:
     return found
 
 
-def example(message: WireMessage) -> str:
-    """Return the text of an example of *message*."""
+def example(title: str, message: WireMessage) -> str:
+    """Return the text of an example of *message* on the wire with this *title*."""
     if message.media_type != "application/json":
         return SPROUT[message.name]
+    if title.startswith("REST"):
+        return json.dumps({"type": message.name.removesuffix(".told"), **REST[message.name]}, separators=(",", ":"))
     value = _value("", message.schema)
     if message.name in SAID:
         value["content"] = "hello"

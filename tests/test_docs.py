@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from gateway.app import create_app
 from gateway.cli import app
 from gateway.commands import reference
 from gateway.config import OTHERS
-from gateway.http.websocket.messages import PATH
+from gateway.http.websocket.messages import PATH, decode
 from gateway.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS
 from gateway.settings import PREFIX, settings_model
 from gateway.welcome import lines_to_try
@@ -74,6 +75,13 @@ def test_each_dependency_has_a_reason() -> None:
     tables = [rows(part, "package", "why") for part in text.split("\n## ")[1:]]
     assert [[row[0] for row in table] for table in tables] == wanted
     assert all(row[1] for table in tables for row in table)
+
+
+def test_every_lock_is_audited() -> None:
+    command = ["make", "--dry-run", "--silent", "audit"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    locks = {path.name for path in ROOT.glob("*.lock")}
+    assert locks == {*re.findall(r"-r (\S+\.lock)", printed)} >= {"requirements.lock", "requirements-docs.lock"}
 
 
 # Releases
@@ -248,7 +256,7 @@ def test_the_reference_is_made_from_the_code(page: str) -> None:
 @pytest.mark.parametrize(("title", "message"), [(title, each) for title, messages in WIRES for each in messages])
 def test_each_example_on_the_wire_is_one(title: str, message: WireMessage) -> None:
     """The page shows it in its table; its schema, and the decoder of its protocol, take it."""
-    text = reference_wire.example(message)
+    text = reference_wire.example(title, message)
     value = json.loads(text) if message.media_type == "application/json" else text
     jsonschema_rs.Draft7Validator(dict(message.schema)).validate(value)
     if title.startswith("Streamr, `/api"):
@@ -257,6 +265,8 @@ def test_each_example_on_the_wire_is_one(title: str, message: WireMessage) -> No
         parser = Parser()
         parser.feed(text.encode())
         assert parser.next_frame() is not None
+    elif title.startswith("REST") and message.received:
+        decode(text.encode())
     elif message.name != "Refused" and title.startswith("topic relay") and message.received:
         topic_relay.decode(text.encode())
 

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -125,6 +126,12 @@ def test_it_is_whole(document: Any, server: Server) -> None:
     assert addresses == {path for adapter in ADAPTERS for path in adapter.paths} | {"/v1/ws"}
     assert "sprout_sprout" in document["channels"]
     assert "sprout_sprout_tls" not in document["channels"], "without a certificate nobody listens there"
+
+
+def test_the_reference_has_an_example_of_each_message(document: Any) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "wire.md").read_text()
+    names = {message["name"] for message in document["components"]["messages"].values()}
+    assert not {name for name in names if f"| `{name}` |" not in page}
 
 
 def test_every_word_of_every_table_is_in_it(document: Any) -> None:
