@@ -8,7 +8,7 @@ publishes hears itself, as with `POST` and an event stream, so that live message
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from gateway.access.auth import KEY_PREFIX, key_identity
@@ -36,6 +36,7 @@ from gateway.runtime import Gateway
 
 from . import messages
 from .messages import PATH, MalformedMessage, RequestId, decode
+from .reads import Reads
 
 ONE_OF_BOTH = "name a `channel` or a `pattern`, and not both"
 PAGES_PER_TURN = 8  # subscriptions that are looked at in one turn, until one has missed something
@@ -52,9 +53,9 @@ class WebSocketSession(Session):
     def __init__(self, gateway: Gateway, principal: Principal) -> None:
         super().__init__(gateway.bus, principal)
         self._gateway = gateway
-        self._feed = Feed(gateway, self, self._emit, self._catch_up)
+        self._reads = Reads(self, gateway.answer_scheduler, self._send_page)
+        self._feed = Feed(gateway, self, self._emit, self._reads.catch_up)
         self._subscriptions: dict[Selection, Subscription] = {}
-        self._catching_up = False  # a page of missed messages is being made or sent
         self.stream(self._welcome())  # made when it is sent: the key's owner is not known yet
 
     # Called by the shell
@@ -72,10 +73,10 @@ class WebSocketSession(Session):
         except RequestError as error:
             self._refuse(request.request, error)
 
-    def receive_eof(self) -> None:
-        """End the session: the connection is closed."""
-        self._feed.discard()
-        super().receive_eof()
+    @property
+    def saturated(self) -> bool:
+        """Whether the next request has to wait, also for answers that wait for their turns."""
+        return self._reads.is_full or super().saturated
 
     @property
     def held_size(self) -> int:
@@ -84,6 +85,7 @@ class WebSocketSession(Session):
 
     def _discard(self) -> None:
         self._feed.discard()
+        self._reads.discard()
         super()._discard()
 
     # Called by the bus
@@ -119,26 +121,19 @@ class WebSocketSession(Session):
 
     # Missed messages
 
-    def _catch_up(self) -> None:
-        """Schedule a page of what was missed, unless one is under way."""
-        if not self._catching_up and self.closing is None:
-            self._catching_up = True
-            self._gateway.answer_scheduler.schedule(lambda: self.stream(self._pages()), self.network)
-
-    def _pages(self) -> Iterator[Form]:
+    def _send_page(self) -> bool:
+        """Queue a page of what was missed; return whether there may be another one now."""
         for _ in range(PAGES_PER_TURN):
-            if self.closing is not None or (found := self._feed.next_page()) is None:
-                break
+            if (found := self._feed.next_page()) is None:
+                return False
             subscription, (gap, missed) = found
             if gap is not None:
-                yield text_frame(dumps({"type": "gap", **_where(subscription.selection), **gap._asdict()}))
+                self.send(text_frame(dumps({"type": "gap", **_where(subscription.selection), **gap._asdict()})))
             for message in missed:
-                yield self._frame_of(subscription, message)
+                self.send(self._frame_of(subscription, message))
             if gap is not None or missed:
                 break
-        self._catching_up = False
-        if self._feed.ready:
-            self._catch_up()
+        return self._feed.ready
 
     # Requests
 
@@ -210,27 +205,15 @@ class WebSocketSession(Session):
         """Answer with a page of history."""
         self._check("history", request.channel)
         self._charge(request.limit / PAGE)
-        found = self._gateway.index.history(
-            request.channel,
-            after=request.after,
-            before=request.before,
-            newest_first=request.newestFirst,
-            limit=request.limit,
-            size=LOW_WATER,
-        )
-        shown = b",".join(views.message(self.bus.peers, message) for message in found)
-        body = b'{"channel":%b,"messages":[%b],"next":%b}' % (
-            *(dumps(request.channel), shown),
-            dumps(found[-1].seq if found else None),
-        )
-        self._send("history", request.request, body)
+        self._reads.add([partial(self._send_history, request)])
 
     def presence(self, request: messages.Presence) -> None:
         """Answer with the peers in a channel, a part at a time; `more` is true in all parts but the last."""
         self._check("subscribe", request.channel)
         peers = self.bus.peers_in(request.channel)
         self._charge(len(peers) / listing.BATCH)
-        self.stream(self._peers(request, peers))
+        starts = range(0, max(1, len(peers)), listing.BATCH)
+        self._reads.add(partial(self._send_peers, request, peers, start) for start in starts)
 
     def ping(self, request: messages.Ping) -> None:
         """Answer."""
@@ -239,12 +222,33 @@ class WebSocketSession(Session):
 
     # Parts of requests
 
-    def _peers(self, request: messages.Presence, peers: list[Peer]) -> Iterator[Form]:
-        for start in range(0, max(1, len(peers)), listing.BATCH):
-            part = peers[start : start + listing.BATCH]
-            body = {"channel": request.channel, "peers": [views.peer(peer) for peer in part]}
-            more = start + listing.BATCH < len(peers)
-            yield text_frame(dumps({"type": "presence", "request": request.request, **body, "more": more}))
+    def _send_history(self, request: messages.History) -> None:
+        try:
+            if not self.bus.allowed(self.principal, "history", request.channel):  # rights may have ended meanwhile
+                raise Forbidden("history", request.channel)
+            found = self._gateway.index.history(
+                request.channel,
+                after=request.after,
+                before=request.before,
+                newest_first=request.newestFirst,
+                limit=request.limit,
+                size=LOW_WATER,
+            )
+        except RequestError as error:
+            self._refuse(request.request, error)
+            return
+        shown = b",".join(views.message(self.bus.peers, message) for message in found)
+        body = b'{"channel":%b,"messages":[%b],"next":%b}' % (
+            *(dumps(request.channel), shown),
+            dumps(found[-1].seq if found else None),
+        )
+        self._send("history", request.request, body)
+
+    def _send_peers(self, request: messages.Presence, peers: list[Peer], start: int) -> None:
+        part = peers[start : start + listing.BATCH]
+        more = start + listing.BATCH < len(peers)
+        shown = [views.peer(peer) for peer in part]
+        self._answer("presence", request.request, channel=request.channel, peers=shown, more=more)
 
     def _check(self, verb: str, channel: str) -> None:
         """Raise unless the peer may *verb* on *channel* now, and it exists or can be created."""

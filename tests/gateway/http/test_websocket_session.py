@@ -13,6 +13,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from gateway.access.auth import KeyFile
+from gateway.http.websocket.reads import MAX_SLICES
+from gateway.http.websocket.session import WebSocketSession
 from tests.server import Server
 
 WAIT = 20.0
@@ -188,6 +190,67 @@ def test_a_page_of_history_costs_as_many_requests_as_with_rest(tmp_path: Path) -
         answers = [page.ask("history", channel="lobby", limit=32) for _ in range(20)]
     assert 8 <= [answer["type"] for answer in answers].count("history") <= 10
     assert answers[-1]["problem"]["status"] == 429
+
+
+def requests(count: int, kind: str, **fields: Any) -> list[bytes]:
+    return [json.dumps({"type": kind, "request": n, **fields}).encode() for n in range(count)]
+
+
+def told(frames: list[bytes]) -> list[Any]:
+    """What *frames* of the gateway say."""
+    return [json.loads(frame[frame.index(b"{") :]) for frame in frames]
+
+
+def test_a_flood_of_history_is_read_a_page_in_each_turn(still: Any, monkeypatch: Any) -> None:
+    here, reads = still, list[str]()
+    for _ in range(3):
+        here.say()
+    here.sync()
+    read = here.gateway.index.history
+
+    def counted(channel: str, **how: Any) -> Any:
+        reads.append(channel)
+        return read(channel, **how)
+
+    monkeypatch.setattr(here.gateway.index, "history", counted)
+    session = WebSocketSession(here.gateway, here.caller().principal)
+    assert [each["type"] for each in told(session.data_to_send())] == ["welcome"]
+    session.receive_all(requests(40, "history", channel="lobby"))
+    assert not reads, "nothing is read where a request is handled"
+    assert len(session._backlog) == 40 - MAX_SLICES
+    here.posted.get()()
+    assert here.posted.empty(), "who does not read gets no further turn"
+    answers = list[Any]()
+    while len(answers) < 40:
+        before = len(reads)
+        answers += told(session.data_to_send())
+        assert len(reads) == before, "nothing is read where answers are written"
+        while not here.posted.empty():
+            here.posted.get()()
+        assert len(reads) <= before + 1
+    assert [answer["request"] for answer in answers] == [*range(40)]
+    assert all(len(answer["messages"]) == 3 for answer in answers)
+
+
+def test_what_was_missed_is_read_in_turns_between_answers(still: Any) -> None:
+    here = still
+    for _ in range(70):
+        here.say()
+    here.sync()
+    session = WebSocketSession(here.gateway, here.caller().principal)
+    session.receive_all(requests(1, "subscribe", pattern="*", after=0) + requests(2, "history", channel="lobby"))
+    assert [each["type"] for each in told(session.data_to_send())] == ["subscribed", "welcome"]
+    kinds = list[list[str]]()
+    while here.posted.qsize():
+        here.posted.get()()
+        kinds.append([each["type"] for each in told(session.data_to_send())])
+    assert [kind for kind in kinds if kind] == [
+        ["message"] * 32,
+        ["history"],
+        ["message"] * 32,
+        ["history"],
+        ["message"] * 6,
+    ]
 
 
 def test_rights_hold_on_live_connections_and_keys_stay_out_of_the_log(tmp_path: Path) -> None:
