@@ -13,7 +13,7 @@ from .locks import JobLock
 from .migrate import migrate
 from .run import Run, to_terminal
 from .session import start
-from .sinks.files import write_json
+from .sinks.files import sync, write_json
 
 
 def execute(name: str, options: Options) -> int:
@@ -56,6 +56,7 @@ def _prepare(warehouse: Path) -> None:
         warehouse.mkdir(parents=True, exist_ok=True)
         if not (warehouse / FORMAT_FILE).exists():
             write_json(warehouse / FORMAT_FILE, {"format": FORMAT})
+            sync(warehouse.parent)
     except OSError as error:
         raise PipelineError(f"{warehouse} cannot be written: {error.strerror}") from None
 

@@ -32,6 +32,7 @@ from pipeline.errors import DamagedWarehouse, JobLocked
 from pipeline.schemas import TableSpec
 
 from .files import File, Staged, escape_glob, finished, sync
+from .recovery import LINES, recover, sync_added, sync_version
 from .state import KEY, SpansByGateway, State
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Table:
         self._uri = str(self.path)
         self._job = job
         self._opened: DeltaTable | None = None
+        self._durable = -1  # this version, and all before it, are on the disk
 
     # Reading
 
@@ -169,10 +171,9 @@ class Table:
             _added(files),
             "error",
             configuration=CONFIGURATION,
-            commit_properties=CommitProperties(custom_metadata={KEY: state.dump()}, app_transactions=transactions),
+            commit_properties=_properties(state, 3 + len(files), transactions),
         )
-        self._latest()
-        self._sync()
+        self._sync_created()
 
     def note(self, state: State) -> None:
         """Commit *state* alone."""
@@ -190,6 +191,7 @@ class Table:
             writer_properties=WriterProperties(compression="ZSTD"),
             commit_properties=_properties(state),
         )
+        sync_added(self.path / LOG, table.version())
         self._sync()
         return made["numFilesRemoved"], made["numFilesAdded"]
 
@@ -223,9 +225,10 @@ class Table:
                 self._opened.update_incremental()
             elif (self.path / LOG).is_dir():
                 if self._job:
-                    _drop_torn_commit(self.path / LOG)
+                    recover(self.path / LOG)
                 if DeltaTable.is_deltatable(self._uri):
                     self._opened = DeltaTable(self._uri)
+                    self._durable = self._opened.version()
         except DeltaError as error:
             raise DamagedWarehouse(f"{self.path / LOG} cannot be read: {error}") from None
         return self._opened
@@ -241,13 +244,13 @@ class Table:
             if any(self.path.rglob("*.parquet")):
                 raise DamagedWarehouse(f"{self.path} has files but no {LOG}: put it back, or remove the folder")
             self.path.mkdir(parents=True, exist_ok=True)
-            first = _properties(State())
+            first = _properties(State(), 3)
             table = self._opened = DeltaTable.create(
                 self._uri, schema, "ignore", configuration=CONFIGURATION, commit_properties=first
             )
-            self._sync()
+            self._sync_created()
         elif new := self._new_columns(table, schema):
-            table.alter.add_columns(new, commit_properties=_properties(self.state()))
+            table.alter.add_columns(new, commit_properties=_properties(self.state(), 2))
             self._sync()
         return table
 
@@ -265,23 +268,27 @@ class Table:
         table, app = self._open(), f"trellis/{self._job}"
         if batch is not None and (table.transaction_version(app) or 0) >= batch:
             raise JobLocked(f"another process has written batch {batch} of {self._job} into {self.path}; stop it first")
+        transactions = [] if batch is None else [Transaction(app, batch, _now())]
+        properties = _properties(state, 1 + len(actions), transactions)
         try:
-            table.create_write_transaction(
-                [*actions], "append", table.schema(), commit_properties=_properties(state, app, batch)
-            )
+            table.create_write_transaction([*actions], "append", table.schema(), commit_properties=properties)
         except CommitFailedError as error:
             raise JobLocked(f"another process writes {self.path}; stop it first ({error})") from None
         self._sync()
 
     def _sync(self) -> None:
-        """Wait until the newest version is on the disk."""
+        """Wait until all versions are on the disk."""
         assert self._opened is not None
         self._opened.update_incremental()
-        folder, version = self.path / LOG, self._opened.version()
-        for file in (*folder.glob(f"{version:020d}.*"), folder / "_last_checkpoint"):
-            if file.exists():
-                sync(file)
-        sync(folder)
+        for version in range(self._durable + 1, self._opened.version() + 1):
+            sync_version(self.path / LOG, version)
+        self._durable = self._opened.version()
+
+    def _sync_created(self) -> None:
+        """Wait until a new table, and the folders above it, are on the disk."""
+        sync_version(self.path / LOG, 0)
+        for folder in (self.path, *self.path.parents[: len(Path(self.spec.name).parts)]):
+            sync(folder)
 
     def _files(self) -> list[dict[str, Any]]:
         """Return what the log says of each file, in the order of their first sequences."""
@@ -312,22 +319,10 @@ def _added(files: Iterable[File]) -> list[AddAction]:
     return [AddAction(file.name, file.bytes, {}, file.modified_ms, True, json.dumps(file.statistics)) for file in files]
 
 
-def _properties(state: State, app: str = "", batch: int | None = None) -> CommitProperties:
-    transactions = None if batch is None else [Transaction(app, batch, _now())]
-    return CommitProperties(custom_metadata={KEY: state.dump()}, app_transactions=transactions)
-
-
-def _drop_torn_commit(folder: Path) -> None:
-    """Remove the newest commit in *folder* if it is incomplete: the power failed before it was on the disk."""
-    newest = max(folder.glob(f"{'[0-9]' * 20}.json"), default=None)
-    if newest is None:
-        return
-    try:
-        whole = [json.loads(line) for line in newest.read_bytes().splitlines()]
-    except ValueError:
-        whole = []
-    if not whole:
-        newest.unlink()
+def _properties(state: State, lines: int = 1, transactions: Sequence[Transaction] = ()) -> CommitProperties:
+    """Return the metadata of a commit that has so many *lines*, apart from those of *transactions*."""
+    metadata = {KEY: state.dump(), LINES: lines + len(transactions)}
+    return CommitProperties(custom_metadata=metadata, app_transactions=[*transactions] or None)
 
 
 def _now() -> int:

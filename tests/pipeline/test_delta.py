@@ -88,18 +88,6 @@ def test_who_commits_between_a_look_and_a_commit_wins(tmp_path: Path, monkeypatc
     assert sequences(one) == [1, 2]
 
 
-@pytest.mark.parametrize("left", [b"", b'{"commitInfo":{"trel'])
-def test_a_commit_that_a_power_failure_cut_off_was_none(tmp_path: Path, left: bytes) -> None:
-    table = Table(tmp_path, TOPIC_PACKETS, "decode")
-    state = add(table, 1, packet(1))
-    add(table, 2, packet(2))
-    commits(table)[-1].write_bytes(left)
-    again = Table(tmp_path, TOPIC_PACKETS, "decode")
-    assert again.state() == state
-    add(again, 2, packet(2))
-    assert sequences(again) == [1, 2]
-
-
 def test_a_log_that_is_damaged_is_refused(tmp_path: Path) -> None:
     table = Table(tmp_path, TOPIC_PACKETS, "decode")
     for batch in (1, 2, 3):
