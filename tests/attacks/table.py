@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import floods, garbage, hoards, rights, silent, unread
+from . import floods, garbage, hoards, rights, silent, subscribers, unread
 from .attack import Attack
 from .client_frames import RELAY, STREAMR
 
@@ -83,6 +83,17 @@ ATTACKS: Final = (
     Attack("channels", "a new channel with every request, on all protocols", floods.channels),
     Attack("subscriptions", "one connection that subscribes to 11,000 topics", floods.subscriptions),
     Attack("churn", "connections opened, half used and reset at full speed", floods.churn),
+
+    Attack("ws-resume", "100 patterns on each connection to /v1/ws resume a long channel from the beginning",
+           subscribers.resume, brief=False),
+    Attack("ws-nothing", "the same with patterns that match nothing", subscribers.nothing_found, brief=False),
+    Attack("ws-many", "2,000 channels on each connection to /v1/ws, from the beginning", subscribers.many, brief=False),
+    Attack("ws-churn", "subscribing and unsubscribing, of a channel with 200 peers in it", subscribers.churn,
+           brief=False),
+    Attack("ws-huge", "patterns and channels of half a megabyte", subscribers.huge, brief=False),
+    Attack("ws-unread", "pages, lists and pongs that nobody reads, on /v1/ws", subscribers.unread, brief=False),
+    Attack("ws-gone", "direct messages to peers that are not there", subscribers.gone, brief=False),
+    Attack("ws-keys", "an idempotency key with every message on /v1/ws", subscribers.keys, brief=False),
 
     Attack("ids", "stream ids of 1 MB, no two alike", hoards.ids),
     Attack("paths", "paths of 60 kB, no two alike", hoards.paths),

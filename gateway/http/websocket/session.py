@@ -39,7 +39,6 @@ from .messages import PATH, MalformedMessage, RequestId, decode
 from .reads import Reads
 
 ONE_OF_BOTH = "name a `channel` or a `pattern`, and not both"
-PAGES_PER_TURN = 8  # subscriptions that are looked at in one turn, until one has missed something
 
 
 class WebSocketSession(Session):
@@ -122,18 +121,15 @@ class WebSocketSession(Session):
     # Missed messages
 
     def _send_page(self) -> bool:
-        """Queue a page of what was missed; return whether there may be another one now."""
-        for _ in range(PAGES_PER_TURN):
-            if (found := self._feed.next_page()) is None:
-                return False
-            subscription, (gap, missed) = found
-            if gap is not None:
-                self.send(text_frame(dumps({"type": "gap", **_where(subscription.selection), **gap._asdict()})))
-            for message in missed:
-                self.send(self._frame_of(subscription, message))
-            if gap is not None or missed:
-                break
-        return self._feed.ready
+        """Queue a page of what was missed, which may be empty; return whether there may be another one."""
+        if (found := self._feed.next_page()) is None:
+            return False
+        subscription, (gap, missed) = found
+        if gap is not None:
+            self.send(text_frame(dumps({"type": "gap", **_where(subscription.selection), **gap._asdict()})))
+        for message in missed:
+            self.send(self._frame_of(subscription, message))
+        return True
 
     # Requests
 

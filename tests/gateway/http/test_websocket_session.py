@@ -253,6 +253,28 @@ def test_what_was_missed_is_read_in_turns_between_answers(still: Any) -> None:
     ]
 
 
+def test_patterns_that_match_nothing_take_a_turn_each(still: Any, monkeypatch: Any) -> None:
+    here, scans = still, list[int]()
+    here.say()
+    here.sync()
+    scan = here.gateway.index.scan
+
+    def counted(*asked: Any, **how: Any) -> Any:
+        scans.append(1)
+        return scan(*asked, **how)
+
+    monkeypatch.setattr(here.gateway.index, "scan", counted)
+    session = WebSocketSession(here.gateway, here.caller().principal)
+    asked = [json.dumps({"type": "subscribe", "pattern": f"none{n}*", "after": 0}).encode() for n in range(20)]
+    session.receive_all(asked)
+    session.data_to_send()
+    while len(scans) < 20:
+        before = len(scans)
+        here.posted.get()()
+        assert len(scans) <= before + 1, "one look into the log in each turn"
+        session.data_to_send()
+
+
 def test_rights_hold_on_live_connections_and_keys_stay_out_of_the_log(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys/api-keys.json")
     ada = keys.add("ada", ("subscribe:a", "publish:*", "subscribe:news/*"))
