@@ -27,11 +27,18 @@ _context.set_forkserver_preload(list(PRELOADED))
 
 
 class Forked:
-    """A process that runs `python -m gateway` with *arguments*: what the tests use of `subprocess.Popen`."""
+    """A process that runs `python -m gateway` with *arguments*: what the tests use of `subprocess.Popen`.
 
-    def __init__(self, arguments: list[str], env: Mapping[str, str]) -> None:
+    *constants* replaces module constants in it by their dotted names, as `monkeypatch` would in this process.
+    """
+
+    def __init__(
+        self, arguments: list[str], env: Mapping[str, str], constants: Mapping[str, object] | None = None
+    ) -> None:
         (out, out_of), (errors, errors_of) = _context.Pipe(duplex=False), _context.Pipe(duplex=False)
-        self._process = _context.Process(target=_run, args=(arguments, dict(env), out_of, errors_of), daemon=True)
+        self._process = _context.Process(
+            target=_run, args=(arguments, dict(env), dict(constants or {}), out_of, errors_of), daemon=True
+        )
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -67,7 +74,9 @@ def _reader(pipe: Connection) -> IO[str]:
     return reader
 
 
-def _run(arguments: list[str], env: dict[str, str], out: Connection, errors: Connection) -> None:
+def _run(
+    arguments: list[str], env: dict[str, str], constants: dict[str, object], out: Connection, errors: Connection
+) -> None:
     """Become the gateway."""
     for descriptor, pipe in ((1, out), (2, errors)):
         os.dup2(pipe.fileno(), descriptor)
@@ -76,5 +85,9 @@ def _run(arguments: list[str], env: dict[str, str], out: Connection, errors: Con
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ.clear()
     os.environ.update(env)
+    for name, value in constants.items():
+        module, _, constant = name.rpartition(".")
+        assert hasattr(sys.modules[module], constant)
+        setattr(sys.modules[module], constant, value)
     sys.argv = ["gateway", *arguments]
     runpy.run_module("gateway", run_name="__main__", alter_sys=True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ class Server:
     """A running gateway. `http` and `sprout` are addresses; `log` is what it wrote to standard error.
 
     It is forked (`tests.forked`); with *fresh*, it is started by the command itself, which takes a second longer.
-    *descriptors* is how many it may open, where that is not what this process may.
+    *descriptors* is how many it may open, where that is not what this process may. *constants* are values of module
+    constants, by their dotted names, for a forked one.
     """
 
     def __init__(
@@ -30,12 +32,14 @@ class Server:
         env: dict[str, str] | None = None,
         descriptors: int | None = None,
         fresh: bool = False,
+        constants: Mapping[str, object] | None = None,
     ) -> None:
         self.data = data
         arguments = ["serve", "--data", str(data), "--port", "0", "--sprout-port", "0", *flags]
         environment = {**os.environ, "TRELLIS_LIMITS__RATES": "off", **(env or {})}
         self.process: Forked | subprocess.Popen[str]
         if fresh or descriptors is not None:
+            assert not constants
             self.process = subprocess.Popen(
                 [*_with(descriptors), sys.executable, "-m", "gateway", *arguments],
                 stdout=subprocess.PIPE,
@@ -44,7 +48,7 @@ class Server:
                 env=environment,
             )
         else:
-            self.process = Forked(arguments, environment)
+            self.process = Forked(arguments, environment, constants)
         self._errors: list[str] = []
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
         self._reader.start()

@@ -173,7 +173,12 @@ def test_what_is_too_long_ends_the_connection_and_nobody_else(server: Server) ->
 
 
 def test_a_slow_reader_is_closed_and_nobody_else(tmp_path: Path) -> None:
-    with Server(tmp_path) as server, opened(server, max_queue=1) as slow, opened(server) as other:
+    patient = {"gateway.shells.connection.LINGER_SECONDS": 60.0}  # for the reason, until it reads again
+    with (
+        Server(tmp_path, constants=patient) as server,
+        opened(server, max_queue=1) as slow,
+        opened(server) as other,
+    ):
         Page(slow).ask("subscribe", channel="big")
         page = Page(other)
         for _ in range(40):

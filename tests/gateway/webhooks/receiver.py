@@ -19,6 +19,7 @@ class Delivered(NamedTuple):
 
     headers: dict[str, str]
     body: bytes
+    path: str
     at: float
 
     @property
@@ -51,14 +52,15 @@ class Receiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                got = Delivered({name.lower(): value for name, value in self.headers.items()}, body, time.monotonic())
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                got = Delivered(headers, body, self.path, time.monotonic())
                 with receiver._changed:
                     receiver.got.append(got)
                     receiver._changed.notify_all()
-                status, headers, text = receiver.answer(got)
+                status, more, text = receiver.answer(got)
                 self.send_response(status)
                 size = {} if status == 204 else {"Content-Length": str(1 << 40 if text is None else len(text))}
-                for name, value in (size | headers).items():
+                for name, value in (size | more).items():
                     self.send_header(name, value)
                 self.end_headers()
                 with suppress(OSError):  # the gateway may hang up
