@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from adapters import ADAPTERS
 from gateway.cli import app
 from gateway.config import load
 from tests.server import Server
+from tests.waiting import free_port
 
 ROOT = Path(__file__).parent.parent
 DOCKER, DEPLOY = ROOT / "docker", ROOT / "deploy"
@@ -184,12 +184,6 @@ def test_the_unit_starts_what_there_is() -> None:
 
 
 # Reverse proxies
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("file", ["caddy/Caddyfile", "nginx/trellis.conf"])

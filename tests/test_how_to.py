@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from tests.forests import write_forest
 from tests.npm import require_clients, require_node
 from tests.pages import HOW, PATIENCE, ROOT, Reader, blocks
 from tests.server import Server
+from tests.waiting import free_port
 
 GENERATED = {"docs/reference/commands.md"}  # blocks are what the program prints: tests/test_docs.py compares them
 ALL = [
@@ -73,12 +73,6 @@ def test_everything_that_a_page_says_can_be_done_in_its_order(
     ):
         here = {"127.0.0.1:8080": server.http, "127.0.0.1:7777": server.sprout, RELAY: address, OTHER: str(free_port())}
         Reader(tmp_path, here).read(page, look)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def use_streamr_client(version: str, folder: Path) -> None:

@@ -32,6 +32,7 @@ MAY = {
     "gateway.clients": {"gateway.client"},
     "gateway.backup": STORAGE,
     "gateway.cluster": STORAGE,
+    "gateway.jetstream": set[str](),
 }
 SYNCHRONOUS = (
     "gateway.core",
@@ -45,6 +46,7 @@ LIBRARIES = {  # which the core needs beside the standard library
 }
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells", "gateway.cluster"),
+    "gateway.jetstream",
     *("gateway.adapter", "gateway.admission", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),
     *("gateway.access_log", "gateway.backup", "gateway.gauges", "gateway.identity", "gateway.logs", "gateway.proxies"),
     *("gateway.sequencer", "gateway.foreign"),

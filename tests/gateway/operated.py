@@ -7,8 +7,6 @@ import os
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
@@ -18,6 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from gateway.access.keyfile import KeyFile
 from tests.server import Server
+from tests.waiting import until
 
 SECONDS = 20
 PROXY = "127.0.0.2"  # a trusted proxy's address; peers come from 127.0.0.1
@@ -30,14 +29,6 @@ port = 0
 [sprout]
 peers = ["tcp://127.0.0.1:9"]
 """
-
-
-def until(true: Callable[[], Any]) -> None:
-    """Wait until something is *true*."""
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 class Collector:

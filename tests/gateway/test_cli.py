@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -51,6 +50,7 @@ from gateway.service import CannotStart
 from gateway.storage.record import decode, encode
 from gateway.welcome import lines_to_try, prefix, reachable
 from tests.server import Server
+from tests.waiting import until
 
 SECONDS = 30
 COMMAND = (sys.executable, "-m", "gateway")
@@ -468,7 +468,7 @@ def test_a_running_gateway_notices_keys(tmp_path: Path) -> None:
         here = {"TRELLIS_URL": f"http://{server.http}"}
         assert trellis("publish", "lobby", "hi", **here).returncode == 0
         key = trellis("key", "add", "ada", "--data", str(server.data)).stdout.strip()
-        await_(lambda: trellis("publish", "lobby", "hi", **here).returncode == 1)
+        until(lambda: trellis("publish", "lobby", "hi", **here).returncode == 1)
         refused = trellis("publish", "lobby", "hi", **here)
         assert "401: " in refused.stderr
         assert "--key or TRELLIS_KEY" in refused.stderr
@@ -480,10 +480,10 @@ def test_a_running_gateway_notices_keys(tmp_path: Path) -> None:
         assert process("publish", "lobby", "hi", **here, TRELLIS_KEY=key).returncode == 0
         assert trellis("publish", "lobby", "hi", "--key", key, **here).returncode == 0
         trellis("key", "remove", "ada", "--data", str(server.data))
-        await_(lambda: trellis("channels", "--key", key, **here).returncode == 1)
+        until(lambda: trellis("channels", "--key", key, **here).returncode == 1)
         assert trellis("publish", "lobby", "hi", **here).returncode == 1, "no key does not mean no lock"
         (server.data / "keys/api-keys.json").write_text("[{]")
-        await_(lambda: "the key file cannot be read" in server.log)
+        until(lambda: "the key file cannot be read" in server.log)
         assert trellis("publish", "lobby", "hi", **here).returncode == 1
         assert key not in server.log
 
@@ -493,7 +493,7 @@ def test_a_removed_key_hears_nothing_more(tmp_path: Path) -> None:
         data = ("--data", str(server.data))
         kept, lost = (trellis("key", "add", name, *data).stdout.strip() for name in ("kept", "lost"))
         url = f"ws://{server.http}/relay?key="
-        await_(lambda: "read again" in server.log)
+        until(lambda: "read again" in server.log)
         with connect(url + kept) as one, connect(url + lost) as other:
             for socket in (one, other):
                 socket.send('{"type":2,"topic":"lobby"}')
@@ -504,13 +504,6 @@ def test_a_removed_key_hears_nothing_more(tmp_path: Path) -> None:
             one.send('{"type":1,"topic":"still here"}')
             while "still here" not in str(one.recv(SECONDS)):
                 pass
-
-
-def await_(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 # Configuration
@@ -738,7 +731,7 @@ def test_the_lines_that_serve_prints_work(server: Server, run: Run) -> None:
     listen, *speak = lines
     with subprocess.Popen(listen, shell=True, stdout=-1, stderr=-1, env=clean({}), start_new_session=True) as tail:
         assert tail.stdout is not None
-        await_(lambda: run("peers", "lobby", "--json").stdout.strip() not in ("[]", ""))
+        until(lambda: run("peers", "lobby", "--json").stdout.strip() not in ("[]", ""))
         for line in speak:
             subprocess.run(line, shell=True, check=True, capture_output=True, timeout=SECONDS, env=clean({}))
         heard = [tail.stdout.readline().decode() for _ in speak]

@@ -13,8 +13,9 @@ from websockets.sync.client import connect
 
 from gateway import logs
 from gateway.logs import BURST, LineLimit, cleaned, without_secrets
-from tests.gateway.operated import SECONDS, Operated, until
+from tests.gateway.operated import SECONDS, Operated
 from tests.still import Clock
+from tests.waiting import until
 
 KEY = "trellis_" + "Zm9v" * 10 + "abc"
 

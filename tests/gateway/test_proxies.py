@@ -8,7 +8,8 @@ from websockets.sync.client import connect
 
 from gateway.config import BadConfiguration, load
 from gateway.proxies import TrustedProxies
-from tests.gateway.operated import PROXY, Operated, until
+from tests.gateway.operated import PROXY, Operated
+from tests.waiting import until
 
 FORWARDED = {"X-Forwarded-For": "198.51.100.7", "X-Forwarded-Proto": "https"}
 

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from gateway.reload import LIVE, reload
 from gateway.settings import settings_model
 from tests.server import Server
 from tests.test_docs import settings as every_setting
+from tests.waiting import until
 
 SECONDS = 20.0
 START = """
@@ -32,13 +32,6 @@ START = """
 rate = 1000
 burst = 5000
 """
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 class Place:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gateway import systemd
-from tests.gateway.operated import Operated, until
+from tests.gateway.operated import Operated
+from tests.waiting import until
 
 
 def test_everything_but_the_end_is_told(operated: Operated) -> None:

@@ -14,7 +14,8 @@ from websockets.sync.client import connect
 from gateway.core.bus import Bus
 from gateway.settings import TracingSettings, settings_model
 from gateway.tracing import MISSING, Tracing, TracingUnavailable, of
-from tests.gateway.operated import Operated, until
+from tests.gateway.operated import Operated
+from tests.waiting import until
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 OFF = """

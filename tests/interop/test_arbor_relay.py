@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import ssl
 from collections import Counter
 from functools import partial
@@ -22,6 +21,7 @@ from gateway.clients import Client, RelayClient
 from tests.arbor import WAIT, Arbor, arbor, require_arbor, run
 from tests.forests import write_forest
 from tests.server import Server
+from tests.waiting import free_port
 
 QUIET = 1.5  # seconds in which nothing more may come
 FAILED = re.compile(r"(?i)^.*(?:couldn't|failed|unable|error|timed out).*$", re.MULTILINE)
@@ -100,11 +100,6 @@ class SecureClient(RelayClient):
 
 
 # A triangle: `b` dials `a` (TCP) and the relay (TLS), the relay dials `a` (TLS).
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def secure(folder: Path) -> tuple[str, ...]:

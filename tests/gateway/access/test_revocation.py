@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 from tests.server import Server
 from tests.still import Posted
+from tests.waiting import until
 
 SECONDS = 20.0  # a gateway notices within two; machines are busy
 SUBSCRIBE = '{"type":2,"topic":"lobby"}'
@@ -63,13 +64,6 @@ def added(keys: KeyFile, server: Server, **options: Any) -> str:
 def status(server: Server, key: str) -> int:
     found = httpx.get(f"http://{server.http}/v1/channels", headers={"Authorization": f"Bearer {key}"})
     return found.status_code
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 def dial(server: Server, key: str, path: str = "/relay") -> ClientConnection:

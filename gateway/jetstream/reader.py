@@ -1,0 +1,151 @@
+"""Reads a stream of NATS JetStream in its order, from a position on, without a gap.
+
+A consumer of its own on the server, which nothing else needs and which ends by itself, is asked for portions. Each
+message has its position; if one is missing, or the server is silent for longer than its heartbeat, a new consumer goes
+on behind the last message that was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.manager import JetStreamManager
+
+PORTION = 256  # messages asked for at once
+PORTION_BYTES = 32 << 20  # of a portion; more than the longest message
+MAX_UNTAKEN = 2 * PORTION  # messages read and not yet taken, beyond which nothing is asked for
+EXPIRES_SECONDS = 30.0  # after which a portion that is not full is asked for again
+HEARTBEAT_SECONDS = 2.0  # between signs of life from the server
+SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS  # after which the server has forgotten us
+RETRY_SECONDS = 0.1  # between two consumers
+LIFETIME_SECONDS = 60.0  # of a consumer that asks for nothing
+HEARTBEAT, EXPIRED, FULL = "100", "408", "maxbytes"  # what the server says of a portion; the last in words
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StreamEntry(NamedTuple):
+    """A message of the stream: its *position* (from 1), the *time* (ms since 1970) of the server, and its *data*."""
+
+    position: int
+    time: int
+    data: bytes
+
+
+class StreamGap(Exception):
+    """The stream has not what comes next: it keeps less, or was lost. Reading on would leave something out."""
+
+
+class EntryReader:
+    """Reads from behind the position *after*; *receive* gets what came, in order."""
+
+    def __init__(self, client: Client, stream: str, after: int, receive: Callable[[list[StreamEntry]], None]) -> None:
+        self.position = self.taken = after
+        self._client = client
+        self._stream = stream
+        self._receive = receive
+        self._wake = asyncio.Event()
+        self._entries: list[StreamEntry] = []
+        self._open = False  # whether the portion that was asked for goes on
+        self._ended = False  # whether this consumer is of no more use
+
+    def took(self, position: int) -> None:
+        """Everything up to *position* was taken; more may come."""
+        self.taken = position
+        self._wake.set()
+
+    def restart(self) -> None:
+        """Go on with a new consumer: the connection is a new one."""
+        self._ended = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Read for ever. Raises `StreamGap` if that cannot be."""
+        while True:
+            with suppress(Error, TimeoutError):
+                await self._read()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read(self) -> None:
+        """Read with one consumer, until it fails."""
+        manager = JetStreamManager(self._client)
+        state = (await manager.stream_info(self._stream)).state
+        if self.position > state.last_seq:
+            raise StreamGap(f"the stream ends at {state.last_seq}, but {self.position} was taken already")
+        if self.position + 1 < state.first_seq:
+            raise StreamGap(f"the stream begins at {state.first_seq}, but {self.position + 1} was not taken yet")
+        config = ConsumerConfig(
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=self.position + 1,
+            ack_policy=AckPolicy.NONE,
+            inactive_threshold=LIFETIME_SECONDS,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        consumer = (await manager.add_consumer(self._stream, config)).name
+        inbox = self._client.new_inbox()
+        subscription = await self._client.subscribe(inbox, cb=self._hear)
+        self._open = self._ended = False
+        try:
+            while not self._ended:
+                await self._ask(f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}", inbox)
+                await self._wait()
+        finally:
+            await subscription.unsubscribe()
+
+    async def _ask(self, subject: str, inbox: str) -> None:
+        """Ask for a portion if none is open, and what was read is taken."""
+        if self._open or self.position - self.taken > MAX_UNTAKEN:
+            return
+        self._open, self._rest = True, PORTION
+        asked = {
+            "batch": PORTION,
+            "max_bytes": PORTION_BYTES,
+            "expires": int(EXPIRES_SECONDS * 1e9),
+            "idle_heartbeat": int(HEARTBEAT_SECONDS * 1e9),
+        }
+        await self._client.publish(subject, json.dumps(asked).encode(), reply=inbox)
+
+    async def _wait(self) -> None:
+        """Wait until something comes; `TimeoutError` if the server owes it and is silent."""
+        self._wake.clear()
+        async with asyncio.timeout(SILENCE_SECONDS if self._open else None):
+            await self._wake.wait()
+
+    async def _hear(self, message: Msg) -> None:
+        self._wake.set()
+        if not message.reply:
+            self._hear_status(message.headers or {})
+            return
+        position = message.metadata.sequence.stream
+        if position != self.position + 1:
+            self._ended = self._ended or position > self.position
+            return
+        self.position = position
+        time = (message.metadata.timestamp - _EPOCH) // timedelta(milliseconds=1)
+        if not self._entries:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._entries.append(StreamEntry(position, time, message.data))
+        self._rest -= 1
+        if not self._rest:
+            self._open = False
+
+    def _hear_status(self, headers: dict[str, str]) -> None:
+        """A sign of life, the end of a portion, or of the consumer."""
+        status = headers.get("Status", "")
+        if status == HEARTBEAT:
+            return
+        self._open = False
+        self._ended = status != EXPIRED and FULL not in headers.get("Description", "").lower()
+
+    def _hand_over(self) -> None:
+        entries, self._entries = self._entries, []
+        self._receive(entries)
