@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from .contracts import Ledger, Receipt
 from .message import Message
 
 Otherwise = Callable[[], None] | None
+
+logger = logging.getLogger(__name__)
 
 
 class Acceptance:
@@ -30,7 +34,22 @@ class Acceptance:
             self._ledger.when_synced(published.seq, callback, otherwise)
 
     def taken(self, run: Sequence[Message]) -> None:
-        """Let those who wait for messages of *run*, which were just taken, wait until these are on disk."""
-        for message in run:
-            for waiter in self.untaken.pop(message, ()):
-                self._ledger.when_synced(message.seq, *waiter)
+        """Let those who wait for messages of *run*, which were just taken, wait until these are on disk together."""
+        waiting = [waiter for message in run for waiter in self.untaken.pop(message, ())]
+        if len(waiting) > 1 and all(otherwise is not None for _, otherwise in waiting):
+            accepted, uncertain = zip(*waiting, strict=True)
+            waiting = [(partial(_call, accepted), partial(_call, uncertain))]
+        for waiter in waiting:
+            self._ledger.when_synced(run[-1].seq, *waiter)
+
+    def forget(self, message: Message) -> None:
+        """Nobody waits for *message* any more: it was refused."""
+        self.untaken.pop(message, None)
+
+
+def _call(waiting: Sequence[Callable[[], None]]) -> None:
+    for call in waiting:
+        try:
+            call()
+        except Exception:  # a bug in the callback; the others are called all the same
+            logger.exception("a callback that waited for the disk failed; the others are called")

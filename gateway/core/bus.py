@@ -273,12 +273,13 @@ class Bus:
                 message.parent = found
         self.submit(run, (origin,) * len(run))
 
-    def publish_alone(self, message: Message, origin: Member, refuse: Refuse) -> None:
+    def publish_alone(self, message: Message, origin: Member | None, refuse: Refuse) -> None:
         """`publish` a *message* that came alone, perhaps together with what others say in this turn of the loop.
 
-        It has no seq yet when this returns. *refuse* is called with an error that is found only then.
+        It may have no seq yet when this returns. *refuse* is called with an error that is found only then. Without an
+        *origin* it always waits for the end of the turn: its publisher waits for the disk anyway.
         """
-        if message.late or message.parent is not None or not self.gathering.begin():
+        if message.late or message.parent is not None or not self.gathering.begin(always=origin is None):
             self.publish_run((message,), origin)
             return
         self._admit(message.channel)

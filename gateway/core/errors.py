@@ -71,6 +71,10 @@ class OutcomeUnknown(RequestError):
     """The log fails: the request may be accepted later, or be lost. Repeat it with the same id or key to find out."""
 
 
+class Failed(RequestError):
+    """A bug kept the request from being carried out; the log says more."""
+
+
 class Throttled(RequestError):
     """The rate limit is exceeded; try again later."""
 

@@ -3,10 +3,11 @@
 A message that comes alone costs the bus twice as much as one of a run. So the messages that come alone on one channel
 in one turn of the loop become a run of several senders, and each costs as little as in a run of one sender.
 
-Laws of this file. The order of each connection and of each channel is that of arrival: a connection, and a sender, has
-gathered messages on one channel only, and a channel has those of one protocol; whatever would break that publishes
-first what was gathered. So does everything that depends on what was said on the channel. Gathering ends with the turn,
-so it delays nothing: what is published in a turn is written at its end in any case (see `gateway.shells.flusher`).
+Laws of this file. The order of each connection and of each channel is that of arrival: a connection, and its sender,
+has gathered messages on one channel only, and a channel has those of one protocol; whatever would break that publishes
+first what was gathered. So does everything that depends on what was said on the channel. What comes on no connection of
+the bus (REST) has no order before it is answered, but that of its channel. Gathering ends with the turn, so it delays
+nothing: what is published in a turn is written at its end in any case (see `gateway.shells.flusher`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .errors import RequestError
+from .errors import Failed, RequestError
 from .member import Member
 from .message import Message
+
+FAILED = "something is wrong with the gateway; its log says more"
 
 logger = logging.getLogger(__name__)
 
@@ -36,23 +39,27 @@ class Gathered(NamedTuple):
 class Gathering:
     """Gathers messages until the turn of the loop ends; *take* publishes a run of them.
 
-    *at_turn_end* runs a call at the end of this turn, or returns False if so little arrives that gathering costs more.
+    *at_turn_end* runs a call at the end of this turn, or returns False if so little arrives that gathering costs more;
+    with True as its second argument it does that only if turns have no end.
     """
 
     def __init__(self, take: Take) -> None:
-        self.at_turn_end: Callable[[Callable[[], None]], bool] = lambda _call: False
+        self.at_turn_end: Callable[[Callable[[], None], bool], bool] = lambda _call, _always: False
         self._take = take
         self._runs: dict[str, Gathered] = {}  # by channel
         self._channels: dict[int | Member, str] = {}  # by the number of the sender, and by the connection
+        self._keys: set[str] = set()  # of the messages
 
-    def begin(self) -> bool:
-        """Whether messages are gathered in this turn; if not, nothing may be added."""
-        return bool(self._runs) or self.at_turn_end(self.publish)
+    def begin(self, *, always: bool) -> bool:
+        """Whether messages are gathered in this turn; if not, nothing may be added. *always*: even if few come."""
+        return bool(self._runs) or self.at_turn_end(self.publish, always)
 
-    def add(self, message: Message, origin: Member, refuse: Refuse) -> None:
+    def add(self, message: Message, origin: Member | None, refuse: Refuse) -> None:
         """Publish *message*, which may be published, at the end of this turn; *refuse* is told if that fails."""
         channel, number, channels = message.channel, message.sender.number, self._channels
-        if channels.get(number, channel) != channel or channels.get(origin, channel) != channel:
+        if origin is not None and (
+            channels.get(number, channel) != channel or channels.get(origin, channel) != channel
+        ):
             self.publish()
         run = self._runs.get(channel)
         if run is not None and run.messages[0].protocol != message.protocol:
@@ -60,7 +67,10 @@ class Gathering:
             run = None
         if run is None:
             run = self._runs[channel] = Gathered([], [], [])
-        self._channels[number] = self._channels[origin] = channel
+        if origin is not None:
+            self._channels[number] = self._channels[origin] = channel
+        if message.key is not None:
+            self._keys.add(message.key)
         run.messages.append(message)
         run.origins.append(origin)
         run.refusals.append(refuse)
@@ -70,9 +80,14 @@ class Gathering:
         if channel in self._runs or number in self._channels or origin in self._channels:
             self.publish()
 
+    def settle_key(self, key: str) -> None:
+        """Publish what was gathered, if a message with *key* is among it."""
+        if key in self._keys:
+            self.publish()
+
     def publish(self) -> None:
         """Publish what was gathered."""
-        runs, self._runs, self._channels = self._runs, {}, {}
+        runs, self._runs, self._channels, self._keys = self._runs, {}, {}, set()
         for run in runs.values():
             try:
                 self._take(run.messages, run.origins)
@@ -80,6 +95,8 @@ class Gathering:
                 self._publish_each(run)
             except Exception:  # a bug must not affect the other channels
                 logger.exception("messages could not be published; the others are")
+                for refuse in run.refusals:
+                    refuse(Failed(FAILED))
 
     def _publish_each(self, run: Gathered) -> None:
         for message, origin, refuse in zip(*run, strict=True):
@@ -88,3 +105,6 @@ class Gathering:
                 self._take((message,), (origin,))
             except RequestError as error:
                 refuse(error)
+            except Exception:
+                logger.exception("a message could not be published; the others are")
+                refuse(Failed(FAILED))

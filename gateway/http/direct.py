@@ -63,7 +63,7 @@ def answer_publish(gateway: Gateway, scope: Scope, segment: str, body: bytes, an
     try:
         publisher, read = begin(gateway, request, segment)
         assert read is not None  # as it is no NDJSON
-        taken = publisher.publish(parse_short(publisher.caller, body, read))
+        taken = publisher.publish_alone(parse_short(publisher.caller, body, read), refuse)
     except Exception as error:
         refuse(error)
         return

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from gateway.core.channels import MAX_NAME, valid_name
 from gateway.core.errors import (
     Conflict,
+    Failed,
     Forbidden,
     OutcomeUnknown,
     RequestError,
@@ -119,6 +120,7 @@ PROBLEMS: dict[type[RequestError], Callable[[Any], Problem]] = {
     SearchTooLong: lambda error: Problem("search-timeout", f"{error}; search for rarer words, or a shorter time"),
     Unavailable: _unavailable,
     OutcomeUnknown: _outcome_unknown,
+    Failed: lambda error: Problem("internal-error", str(error)),
 }
 
 

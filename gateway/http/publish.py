@@ -10,8 +10,10 @@ from collections.abc import Iterable
 import anyio.to_thread
 from fastapi import Request
 
+from gateway.core.bus import Bus
 from gateway.core.contracts import Receipt
-from gateway.core.errors import Conflict
+from gateway.core.errors import Conflict, RequestError
+from gateway.core.gathering import Refuse
 from gateway.core.jsontext import dumps
 from gateway.core.message import REST, Message
 from gateway.runtime import Gateway
@@ -43,6 +45,12 @@ def parse_short(caller: Caller, body: bytes, read: Reader) -> ParsedContent:
     except Problem:
         caller.charge_malformed(len(body))
         raise
+
+
+def find_key(bus: Bus, key: str) -> Receipt | None:
+    """Return the receipt of the earlier message with this *key*, even if that was not logged yet; None without one."""
+    bus.gathering.settle_key(key)
+    return bus.ledger.find(key)
 
 
 def begin(gateway: Gateway, request: Request, segment: str) -> tuple[Publisher, Reader | None]:
@@ -79,17 +87,26 @@ class Publisher:
 
         Raises `RequestError` if it is refused.
         """
-        self.caller.authorize("publish", self.channel)
-        if self._key is None:
-            return self._publish(content)
-        key = f"key:{dumps([self._who.identity, self.channel, self._key, *line]).decode()}"
-        found = self.gateway.log.find(key)
-        if found is None:
-            return self._publish(content, key)
-        first = self.gateway.index.entry(found.seq)
-        if isinstance(first, Message) and first.content != content.text:
-            raise Conflict(f"another message came with the Idempotency-Key {self._key!r} before")
-        return found
+        message = self._message(content, *line)
+        return self._find(message) or self.gateway.bus.publish(message)
+
+    def publish_alone(self, content: ParsedContent, refuse: Refuse) -> Receipt | Message:
+        """`publish`, perhaps together with what others publish in this turn of the loop.
+
+        The message that is returned may have no sequence yet: wait until it is accepted. *refuse* is called with an
+        error that is found only later; then nobody waits for the message any more.
+        """
+        message = self._message(content)
+        if (found := self._find(message)) is not None:
+            return found
+        bus = self.gateway.bus
+
+        def forget(error: RequestError) -> None:
+            bus.acceptance.forget(message)
+            refuse(error)
+
+        bus.publish_alone(message, None, forget)
+        return message
 
     def takes_in_runs(self, line: ParsedContent | Problem) -> bool:
         """Whether *line* can be published in a run: nothing has to be found for it."""
@@ -110,6 +127,20 @@ class Publisher:
         """Return the response body for the message *taken*."""
         return views.accepted(self.channel_json, taken)
 
-    def _publish(self, content: ParsedContent, key: str | None = None) -> Message:
-        message = Message(self.channel, self._who, REST, content.text, parent=content.parent, key=key)
-        return self.gateway.bus.publish(message)
+    def _message(self, content: ParsedContent, *line: int) -> Message:
+        key = None
+        if self._key is not None:
+            key = f"key:{dumps([self._who.identity, self.channel, self._key, *line]).decode()}"
+        return Message(self.channel, self._who, REST, content.text, parent=content.parent, key=key)
+
+    def _find(self, message: Message) -> Receipt | None:
+        """Return the receipt of the first message with the key of *message*; raise `Conflict` if that was another.
+
+        Raises `Forbidden` as well: a right may have ended since the request began.
+        """
+        self.caller.authorize("publish", self.channel)
+        found = None if message.key is None else find_key(self.gateway.bus, message.key)
+        first = None if found is None else self.gateway.index.entry(found.seq)
+        if isinstance(first, Message) and first.content != message.content:
+            raise Conflict(f"another message came with the Idempotency-Key {self._key!r} before")
+        return found

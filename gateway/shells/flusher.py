@@ -68,12 +68,12 @@ class Flusher:
             self._call()
         self._woken[connection] = None
 
-    def before_flush(self, call: Callable[[], None]) -> bool:
+    def before_flush(self, call: Callable[[], None], always: bool) -> bool:
         """Run *call*, which may wake connections, directly before the next flush, which comes soon.
 
-        Return False, and do not, if no more than one read came before the last flush.
+        Return False, and do not, if no more than one read came before the last flush; unless it has to run *always*.
         """
-        if not self._shared:
+        if not (always or self._shared):
             return False
         if not self._due:
             self._call()

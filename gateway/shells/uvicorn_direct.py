@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from gateway.http.direct import Answer, answer_publish, publish_segment
 
+from .flusher import flusher_of
 from .uvicorn_timeouts import TimedHttp
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class DirectHttp(TimedHttp):
         segment = publish_segment(cycle.scope, len(cycle.body))  # type: ignore[arg-type]
         if segment is None or gateway.tracing is not None:
             return False
+        flusher_of(self.loop).arrivals += 1  # what comes in this turn of the loop may be published together
         body, cycle.body = bytes(cycle.body), bytearray()
         answer_publish(gateway, cycle.scope, segment, body, partial(self._write_answer, cycle))  # type: ignore[arg-type]
         return True

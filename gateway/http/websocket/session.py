@@ -30,7 +30,7 @@ from gateway.http.history import PAGE
 from gateway.http.kit import outcome_unknown
 from gateway.http.media import parse_content
 from gateway.http.problems import Problem, problem_of
-from gateway.http.publish import MAX_KEY
+from gateway.http.publish import MAX_KEY, find_key
 from gateway.http.selection import Selection, pattern_of, prefix_of
 from gateway.runtime import Gateway
 
@@ -170,7 +170,7 @@ class WebSocketSession(Session):
         self._check("publish", request.channel)
         content = self._content(request.content)
         key = self._idempotency_key(request)
-        found = None if key is None else self._gateway.log.find(key)
+        found = None if key is None else find_key(self.bus, key)
         if found is None:
             message = Message(request.channel, self.who, REST, content.text, parent=content.parent, key=key)
             taken: Receipt | Message = self.bus.publish(message, self)

@@ -84,7 +84,7 @@ def after_turns(limit: int, reads: Sequence[Read], *, gathers: bool) -> Any:
     relay, _, people = room(limit)
     due: list[Callable[[], None]] = []
 
-    def gather(call: Callable[[], None]) -> bool:
+    def gather(call: Callable[[], None], _always: bool) -> bool:
         due.append(call)
         return gathers
 

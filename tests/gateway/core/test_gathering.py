@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.core.errors import RequestError, Unavailable
 from gateway.core.message import Message
+from gateway.http.publish import find_key
 
 if TYPE_CHECKING:
     from tests.conftest import Core, EchoSession, ToySession
@@ -42,7 +44,7 @@ class Room:
         said = Message(channel, session.who, session.protocol, content)
         self.core.bus.publish_alone(said, session, lambda error: self.refused.append((content, str(error))))
 
-    def gather(self, call: Callable[[], None]) -> bool:
+    def gather(self, call: Callable[[], None], _always: bool) -> bool:
         self.due.append(call)
         return True
 
@@ -143,3 +145,52 @@ def test_a_log_that_takes_nothing_refuses_at_once(room: Room) -> None:
     with pytest.raises(RequestError, match="full"):
         room.say(0, b"1")
     room.core.log.congested, room.core.log.failing = False, None
+
+
+def test_what_programs_publish_is_gathered_across_channels_and_found_by_its_key(room: Room) -> None:
+    bus, peer = room.core.bus, room.core.peers.identity("rest", "ada")
+    for channel, content, key in (("lobby", b"1", "a"), ("hall", b"2", None), ("lobby", b"3", None)):
+        said = Message(channel, peer, "rest", content, key=key)
+        bus.publish_alone(said, None, lambda error: room.refused.append((b"", str(error))))
+    assert find_key(bus, "b") is None
+    assert room.runs == [], "no message with this key was gathered"
+    found = find_key(bus, "a")
+    assert room.runs == [[b"1", b"3"], [b"2"]]
+    assert (found is not None, room.refused) == (True, [])
+    assert room.heard()[0] == [b"1", b"3", b"2"]
+
+
+def test_a_bug_that_is_met_at_the_end_of_the_turn_is_told_to_all_whom_it_concerns(room: Room) -> None:
+    class Broken:
+        name = "broken"
+
+        def add_refs(self, run: Sequence[Message]) -> None:
+            if run[0].channel == "lobby":
+                raise KeyError
+
+    room.core.bus.translators = [Broken()]  # type: ignore[list-item]
+    room.say(0, b"1")
+    room.say(1, b"2")
+    room.say(2, b"3", "hall")
+    room.end_turn()
+    assert (room.runs, [content for content, _ in room.refused]) == ([[b"3"]], [b"1", b"2"])
+    assert "something is wrong with the gateway" in room.refused[0][1]
+
+
+def test_messages_that_were_taken_together_are_accepted_together(room: Room) -> None:
+    bus, told, calls = room.core.bus, list[str](), list[int]()
+    when_synced = room.core.log.when_synced
+
+    def count(seq: int, *more: Any) -> None:
+        calls.append(seq)
+        when_synced(seq, *more)
+
+    room.core.log.when_synced = count  # type: ignore[method-assign, assignment]
+    for who in range(3):
+        said = Message("lobby", room.sessions[who].who, "toy", b"%d" % who)
+        bus.publish_alone(said, room.sessions[who], lambda _error: None)
+        bus.acceptance.when_accepted(said, partial(told.remove if who == 1 else told.append, f"{who}"), lambda: None)
+    room.end_turn()
+    assert len(calls) == 1
+    room.core.sync()
+    assert told == ["0", "2"], "a bug in one of those that wait harms no other"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import socket
+import threading
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.access.auth import KeyFile
+from gateway.core.errors import Unavailable
 from gateway.http.bodies import SHORT_BODY
 from gateway.http.direct import publish_segment
 from gateway.shells import uvicorn_direct
@@ -174,3 +177,77 @@ def test_a_body_that_comes_late_and_a_client_that_leaves_harm_nobody(local: Any)
             assert other.recv(1 << 12).startswith(b"HTTP/1.1 201")
         peer.sendall(b'"ho"')
         assert peer.recv(1 << 12).startswith(b"HTTP/1.1 201")
+
+
+@pytest.fixture
+def idle(local: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A gateway on which no connection is busy, so that none waits for a turn of its own."""
+    monkeypatch.setattr("gateway.shells.turns.ALLOWANCE", math.inf)
+    return local
+
+
+def ask_in_one_turn(local: Any, bodies: list[bytes], more: bytes = b"") -> list[bytes]:
+    """The responses to requests that come on connections of their own, and are read in one turn of the loop."""
+    peers = [socket.create_connection(("127.0.0.1", local.port), PATIENCE) for _ in bodies]
+    head = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n"
+    for peer in peers:  # so that the gateway has accepted all of them
+        peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200 OK" in peer.recv(1 << 12)
+    held, sent = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        sent.wait(PATIENCE)
+
+    local.call(hold)
+    assert held.wait(PATIENCE)
+    for peer, body in zip(peers, bodies, strict=True):
+        peer.sendall(head % (more, len(body)) + body)
+    sent.set()
+    responses = [peer.recv(1 << 12) for peer in peers]
+    for peer in peers:
+        peer.close()
+    return responses
+
+
+def test_what_comes_in_one_turn_is_published_at_once(idle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    submit = idle.gateway.bus.submit
+
+    def submitted(run: Any, origins: Any) -> None:
+        runs.append(len(run))
+        submit(run, origins)
+
+    monkeypatch.setattr(idle.gateway.bus, "submit", submitted)
+    bodies = [b"%d" % n for n in range(8)]
+    answers = ask_in_one_turn(idle, bodies)
+    assert all(answer.startswith(b"HTTP/1.1 201") for answer in answers)
+    assert runs == [8]
+    kept = {entry.seq: entry.content for entry in idle.gateway.index.history("lobby")}
+    for body, answer in zip(bodies, answers, strict=True):
+        assert kept[int(re.findall(rb'"sequence":(\d+)', answer)[0])] == body
+
+
+def test_requests_with_one_key_in_one_turn_publish_once(idle: Any) -> None:
+    same = ask_in_one_turn(idle, [b"1"] * 3, b"Idempotency-Key: one\r\n")
+    assert len({re.findall(rb'"id":"([^"]+)"', answer)[0] for answer in same}) == 1
+    other = ask_in_one_turn(idle, [b"2", b"3"], b"Idempotency-Key: two\r\n")
+    assert sorted(answer[9:12] for answer in other) == [b"201", b"422"]
+    assert len(list(idle.gateway.index.history("lobby"))) == 2
+
+
+def test_what_fails_at_the_end_of_the_turn_is_answered(idle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = idle.gateway.bus.submit
+
+    def picky(run: Any, origins: Any) -> None:
+        contents = [message.content for message in run]
+        if b"2" in contents:
+            raise Unavailable("not now")
+        if b"4" in contents:
+            raise KeyError
+        submit(run, origins)
+
+    monkeypatch.setattr(idle.gateway.bus, "submit", picky)
+    assert [answer[9:12] for answer in ask_in_one_turn(idle, [b"1", b"2", b"3"])] == [b"201", b"503", b"201"]
+    assert [answer[9:12] for answer in ask_in_one_turn(idle, [b"4", b"5"])] == [b"500", b"500"]
+    assert not idle.gateway.bus.acceptance.untaken

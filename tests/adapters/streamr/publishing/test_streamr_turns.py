@@ -29,7 +29,7 @@ class Turns:
         self._gathers = gathers
         broker.bus.gathering.at_turn_end = self._gather
 
-    def _gather(self, call: Callable[[], None]) -> bool:
+    def _gather(self, call: Callable[[], None], _always: bool) -> bool:
         if self._gathers:
             self._due.append(call)
         return self._gathers
