@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
+import httpx
 import pytest
 import uvicorn.server
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -34,7 +35,7 @@ from gateway.storage.record import Entry, Fact
 from gateway.storage.retention import MIN_FACTS_BYTES, Retention, RetentionLimits
 from gateway.storage.schema import Row
 from gateway.storage.segments import Segments
-from tests.still import Clock, Posted
+from tests.still import PATIENCE, Clock, Posted
 
 pytest_plugins = ["tests.quick"]
 
@@ -47,6 +48,9 @@ settings.register_profile("patient", deadline=None)
 settings.register_profile("fuzz", deadline=None, max_examples=int(os.environ.get("TRELLIS_FUZZ", "1")))
 settings.load_profile("fuzz" if "TRELLIS_FUZZ" in os.environ else "patient")
 
+
+# So may the answer to a request; httpx waits for 5 s unless it is told otherwise.
+httpx._config.DEFAULT_TIMEOUT_CONFIG.read = PATIENCE
 
 # Tests wait for the tables of the index again and again, and each stop of a gateway does; 0.1 s each is minutes.
 index.GATHER_SECONDS = 0.002

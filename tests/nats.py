@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.waiting import free_port, until
+from tests.ports import reserved_port
+from tests.waiting import until
 
 PROGRAM = Path(sys.executable).parent / "nats-server"
 CONFIGURATION = """
@@ -25,7 +26,7 @@ class NatsServer:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = folder / "log"
         self._configuration = folder / "nats.conf"
-        self.port = free_port()
+        self.port = reserved_port()
         text = CONFIGURATION.format(name=name, port=self.port, folder=folder)
         self._configuration.write_text(text)
         self.start()

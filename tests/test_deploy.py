@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from adapters import ADAPTERS
 from gateway.cli import app
 from gateway.config import load
+from tests.ports import reserved_port
 from tests.server import Server
-from tests.waiting import free_port
 
 ROOT = Path(__file__).parent.parent
 DOCKER, DEPLOY = ROOT / "docker", ROOT / "deploy"
@@ -200,7 +200,7 @@ def test_caddy_accepts_its_file() -> None:
 
 def test_nginx_in_front_of_a_gateway_passes_everything_on(tmp_path: Path) -> None:
     """The file as it is, but for names, ports and the certificate."""
-    nginx, port = program("nginx"), free_port()
+    nginx, port = program("nginx"), reserved_port()
     assert CliRunner().invoke(app, ["dev-cert", "--folder", str(tmp_path)]).exit_code == 0
     env = {"TRELLIS_TRUSTED_PROXIES": '["127.0.0.1"]'}
     with Server(tmp_path / "data", "--open-to-all", "--log-format", "json", env=env) as server:

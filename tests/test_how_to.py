@@ -19,8 +19,8 @@ from tests.arbor import require_arbor
 from tests.forests import write_forest
 from tests.npm import require_clients, require_node
 from tests.pages import HOW, PATIENCE, ROOT, Reader, blocks
+from tests.ports import reserved_port
 from tests.server import Server
-from tests.waiting import free_port
 
 GENERATED = {"docs/reference/commands.md"}  # blocks are what the program prints: tests/test_docs.py compares them
 ALL = [
@@ -65,13 +65,13 @@ def test_everything_that_a_page_says_can_be_done_in_its_order(
     if version := re.search(r"npm install .*streamr-client@(\S+)", text):
         use_streamr_client(version[1], tmp_path)
     assert CliRunner().invoke(app, ["dev-cert", "--folder", str(tmp_path / "certs")]).exit_code == 0
-    port = free_port()
+    port, other = reserved_port(), reserved_port()
     (tmp_path / "trellis.toml").write_text(f'data = "{tmp_path}/trellis-data"\nport = {port}\n')
     with (
         relay(tmp_path) if RELAY in text else nullcontext((RELAY, bool)) as (address, look),
         Server(tmp_path / "trellis-data", "--port", str(port)) as server,
     ):
-        here = {"127.0.0.1:8080": server.http, "127.0.0.1:7777": server.sprout, RELAY: address, OTHER: str(free_port())}
+        here = {"127.0.0.1:8080": server.http, "127.0.0.1:7777": server.sprout, RELAY: address, OTHER: str(other)}
         Reader(tmp_path, here).read(page, look)
 
 

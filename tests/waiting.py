@@ -1,8 +1,7 @@
-"""Waiting for what happens in another thread or process, and ports for programs that are to listen."""
+"""Waiting for what happens in another thread or process."""
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +15,3 @@ def until(true: Callable[[], Any], seconds: float = SECONDS) -> None:
     while not true():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    """A port on 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port

@@ -11,6 +11,7 @@ from playwright.async_api import expect
 
 from tests.arbor import arbor, community, require_arbor
 from tests.browser.conftest import Visitors, inspect
+from tests.ports import reserved_port
 from tests.server import Server
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -47,7 +48,8 @@ def test_it_chats_with_an_arbor_client(visitors: Visitors, server: Server) -> No
 
 
 def test_hostile_texts_stay_text_and_a_restart_repeats_nothing(visitors: Visitors, tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
+    port = str(reserved_port())
+    with Server(tmp_path, "--port", port) as server:
 
         async def scenario() -> None:
             async with visitors.visit(f"http://{server.http}/console/chat.html#talk", "ERR_", "WebSocket") as page:
@@ -56,7 +58,7 @@ def test_hostile_texts_stay_text_and_a_restart_repeats_nothing(visitors: Visitor
                 await expect(lines).to_have_text([f"somebody (rest) {HOSTILE}"])
                 server.kill()
                 await expect(page.locator("#state")).to_have_text("waiting")
-                with Server(tmp_path, "--port", server.http.rpartition(":")[2]) as again:
+                with Server(tmp_path, "--port", port) as again:
                     say(again, {"text": "meanwhile"})
                     await expect(page.locator("#state")).to_have_text("open")
                     say(again, [1])

@@ -14,6 +14,7 @@ from playwright.async_api import Dialog, Page, expect
 from gateway.access.auth import KeyFile
 from gateway.clients import RelayClient
 from tests.browser.conftest import Visitors, shoot, violations
+from tests.ports import reserved_port
 from tests.server import Server
 
 MAX_TABS = 80
@@ -174,7 +175,8 @@ def test_a_key_without_the_right_is_told_what_it_lacks(visitors: Visitors, serve
 
 
 def test_messages_of_an_interruption_appear_once(visitors: Visitors, tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
+    port = str(reserved_port())
+    with Server(tmp_path, "--port", port) as server:
 
         def say(text: str) -> None:
             httpx.post(f"http://{server.http}/v1/channels/talk/messages", json=text).raise_for_status()
@@ -186,7 +188,7 @@ def test_messages_of_an_interruption_appear_once(visitors: Visitors, tmp_path: P
                 await expect(page.locator(".lead")).to_contain_text("Live.")
                 server.kill()
                 await expect(page.locator(".lead")).to_contain_text("The connection was interrupted")
-                with Server(tmp_path, "--port", server.http.rpartition(":")[2]):
+                with Server(tmp_path, "--port", port):
                     say("meanwhile")
                     await expect(page.locator(".lead")).to_contain_text("Live.")
                     say("after")

@@ -17,6 +17,7 @@ import pytest
 from gateway.access.auth import KeyFile
 from gateway.http.pages import FOLDER
 from tests.npm import NodeClient, node_client, require_clients
+from tests.ports import reserved_port
 from tests.server import Server
 
 STRICT = (
@@ -99,7 +100,7 @@ def test_two_pages_talk(server: Server) -> None:
 def test_nothing_is_missing_or_twice_when_the_gateway_is_killed(tmp_path: Path) -> None:
     require_clients()
     contents = list(range(600))
-    with Server(tmp_path / "data") as server:
+    with Server(tmp_path / "data", "--port", str(reserved_port())) as server:
 
         async def scenario() -> None:
             async with page(server) as writer, page(server) as reader:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -49,6 +48,7 @@ from gateway.data_lock import DataDirectoryInUse
 from gateway.service import CannotStart
 from gateway.storage.record import decode, encode
 from gateway.welcome import lines_to_try, prefix, reachable
+from tests.ports import reserved_port
 from tests.server import Server
 from tests.waiting import until
 
@@ -225,8 +225,7 @@ def test_a_file_that_cannot_be_used_is_no_traceback(tmp_path: Path) -> None:
 
 
 def test_without_a_gateway_the_error_says_how_to_get_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = reserved_port()
     for arguments in (["publish", "lobby", "hi"], ["tail", "lobby"], ["channels"], ["peers", "7"]):
         done = process(*arguments, "--gateway", f"127.0.0.1:{port}")
         assert (done.returncode, done.stdout) == (1, "")
@@ -391,8 +390,8 @@ def test_tail_begins_where_it_is_told_to(run: Run, server: Server) -> None:
 
 
 def test_tail_outlives_the_gateway_and_misses_nothing(tmp_path: Path) -> None:
-    first = Server(tmp_path / "data")
-    port = first.http.rpartition(":")[2]
+    port = str(reserved_port())
+    first = Server(tmp_path / "data", "--port", port)
     trellis("publish", "kept", "before", TRELLIS_URL=first.http)
     with tailing("kept", "--json", url=first.http) as tail:
         while not json.loads(trellis("peers", "kept", "--json", TRELLIS_URL=first.http).stdout):

@@ -20,8 +20,8 @@ from gateway.cli import app
 from gateway.clients import Client, RelayClient
 from tests.arbor import WAIT, Arbor, arbor, require_arbor, run
 from tests.forests import write_forest
+from tests.ports import reserved_port
 from tests.server import Server
-from tests.waiting import free_port
 
 QUIET = 1.5  # seconds in which nothing more may come
 FAILED = re.compile(r"(?i)^.*(?:couldn't|failed|unable|error|timed out).*$", re.MULTILINE)
@@ -194,7 +194,7 @@ def test_two_gateways_and_a_genuine_relay_in_a_triangle(program: Path, tmp_path:
             assert "Traceback" not in b.log
 
     async def with_relay(a: Server) -> None:
-        ports = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        ports = [f"127.0.0.1:{reserved_port()}" for _ in range(2)]
         own = ("-grove", str(groves["r"]), "-listen", ports[0], "-plain", ports[1])
         async with arbor(program, "relay", "-peers", a.ready["sprout_tls"], *own) as relay:
             await scenario(a, a.ready["sprout_tls"], own, relay)

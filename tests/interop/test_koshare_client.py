@@ -12,6 +12,7 @@ import pytest
 
 from gateway.clients import RestClient, StreamrClient
 from tests.npm import NodeClient, node_client, require_clients
+from tests.ports import reserved_port
 from tests.server import Server
 
 
@@ -75,13 +76,13 @@ def test_it_hears_and_is_heard_by_other_protocols(server: Server) -> None:
 def test_its_reconnecting_form_comes_back_by_itself(tmp_path: Path) -> None:
     """It waits five seconds, subscribes to all its topics again, and goes on as if nothing had been."""
     require_clients()
-    servers = [Server(tmp_path)]
+    port = str(reserved_port())
+    servers = [Server(tmp_path, "--port", port)]
 
     async def scenario() -> None:
         async with koshare(servers[0], "reconnecting") as client:
             for topic in ("one", "two"):
                 await client.subscribe(topic=topic)
-            port = servers[0].http.rpartition(":")[2]
             assert servers.pop().stop() == 0
             await client.told("closed")
             servers.append(await asyncio.to_thread(Server, tmp_path, "--port", port))

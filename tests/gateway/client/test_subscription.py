@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from gateway.client import Event, Gap, Interrupted, Message, Subscription, TrellisClient, Welcome
+from tests.ports import reserved_port
 from tests.server import Server
 
 pytestmark = pytest.mark.anyio
@@ -60,8 +61,8 @@ async def test_a_lost_connection_loses_nothing_not_even_before_the_first_message
 
 
 async def test_a_subscription_outlives_the_gateway(tmp_path: Path) -> None:
-    first = Server(tmp_path / "data")
-    port = first.http.rpartition(":")[2]
+    port = str(reserved_port())
+    first = Server(tmp_path / "data", "--port", port)
     async with TrellisClient(first.http) as trellis, trellis.subscribe("lobby") as events:
         await until(events, Welcome)
         await trellis.publish("lobby", 0)

@@ -33,6 +33,7 @@ from gateway.webhooks.sender import MAX_RETRY_AFTER, parse_retry_after
 from gateway.webhooks.signature import derive_secret, encode_secret, sign, signature_headers
 from gateway.webhooks.store import WebhookStore
 from tests.gateway.webhooks.receiver import LAST, OK, PATIENCE, Answer, Delivered, Receiver
+from tests.ports import reserved_port
 
 ROOT = Path(__file__).parents[3]
 ADMIN = {"grants": {"anonymous": ["*:*", "admin:*"]}}
@@ -596,8 +597,7 @@ def test_the_receiver_of_the_page_takes_genuine_messages_only(admin: Admin, tmp_
     text = (ROOT / "docs/how-to/webhooks.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "receiver.py").write_text(program)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = reserved_port()
     url = f"http://127.0.0.1:{port}/"
     made = admin.hook(url, "news/*")
     environment = os.environ | {"WEBHOOK_SECRET": made["secret"], "PORT": str(port)}
