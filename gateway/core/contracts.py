@@ -42,10 +42,18 @@ class Ledger(Protocol):
     def find(self, id: str) -> Receipt | None:
         """The receipt of the message with this id, accepted at any time before; None if there is none."""
 
-    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    def when_synced(
+        self,
+        seq: int,
+        callback: Callable[[], None],
+        otherwise: Callable[[], None] | None = None,
+        *,
+        hurry: bool = True,
+    ) -> None:
         """Call *callback* once everything up to *seq* is on disk; at once if it is.
 
-        *otherwise* is called instead if the disk has failed for so long that the outcome is unknown.
+        *otherwise* is called instead if the disk has failed for so long that the outcome is unknown. Without *hurry*
+        the log may wait a moment for more, so that it writes all of it together.
         """
 
 

@@ -1,7 +1,8 @@
 """The contract of a session: an object that is fed data and drained of data for one connected peer, and never waits.
 
 What a shell must do, and nothing else:
-1. Call `receive_data` with what arrived, however it was cut (a WebSocket: one call for each whole message).
+1. Call `receive_data` with what arrived, however it was cut (a WebSocket: one call for each whole message). A shell
+   that hands over in portions what it has read sets `more_follows` during all of them but the last.
 2. Call `data_to_send` (or `all_to_send` first) whenever `wake` was called or the wire can take more, and write what it
    returns, in order. Each element is whole: one frame of a WebSocket; one message of a line protocol, or a part of a
    long one, whose other parts come next.
@@ -47,6 +48,7 @@ class Session(Outbox, ABC):
         self.channels: dict[str, None] = {}
         self.identity: Peer | None = None
         self.link = False
+        self.more_follows = False
         self.peer = bus.join(self)
 
     # What adapters write

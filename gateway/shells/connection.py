@@ -252,15 +252,17 @@ class Connection(asyncio.Protocol):
             self._resume_reading()
 
     def _next_portion(self) -> bytes:
-        """Return the next portion of the input."""
+        """Return the next portion of the input, and tell the session whether more was read."""
         assert self._unhandled is not None
+        assert self._session is not None
         self._portion = self._portion or Portion()
         data, size = self._unhandled.popleft(), self._portion.size
         if len(data) > size:
             self._unhandled.appendleft(data[size:])
-            return data[:size]
-        if not self._unhandled:
+            data = data[:size]
+        elif not self._unhandled:
             self._unhandled = None
+        self._session.more_follows = self._unhandled is not None
         return data
 
     def _handle(self, data: bytes) -> None:

@@ -43,7 +43,7 @@ class Memory:
     def find(self, id: str) -> Receipt | None:
         return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
 
-    def when_synced(self, seq: int, callback: Any, otherwise: Any = None) -> None:  # noqa: ARG002
+    def when_synced(self, seq: int, callback: Any, *_: Any, **__: Any) -> None:  # noqa: ARG002
         raise AssertionError("the bus accepts nothing")
 
 

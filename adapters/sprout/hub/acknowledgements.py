@@ -102,11 +102,16 @@ class Acknowledgements:
         self._statuses_seq = max(self._statuses_seq, seq)
 
     def wait_for_disk(self) -> None:
-        """Answer the announces that arrived together, and were all read, once they are on disk."""
+        """Answer the announces that arrived together once they are on disk.
+
+        While more follows of what the peer sent with them, nobody hurries: all of it is then written and synced at
+        once, instead of a few nodes at a time.
+        """
         if self._statuses:
             promised, self._statuses = self._statuses, []
             self._session.bus.ledger.when_synced(
                 self._statuses_seq,
                 partial(self._session.statuses, promised),
                 partial(self._session.close, 1011, "the log cannot be written; nobody knows what will be in it"),
+                hurry=not self._session.more_follows,
             )

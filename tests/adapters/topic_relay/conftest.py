@@ -42,7 +42,7 @@ class Memory:
     def find(self, id: str) -> Receipt | None:
         return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
 
-    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Any = None) -> None:  # noqa: ARG002
+    def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None:
         assert seq < self.next_seq
         callback()
 

@@ -62,7 +62,7 @@ class Ledger:
     def find(self, id: str) -> Receipt | None:  # noqa: ARG002
         return None
 
-    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Any = None) -> None:  # noqa: ARG002
+    def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None:  # noqa: ARG002
         callback()
 
 
@@ -847,11 +847,12 @@ def test_a_flush_waits_for_more_only_as_long_as_nobody_notices(
 
 @pytest.mark.parametrize("tail", [b"", bytes((0x88, 0x80, 0, 0, 0, 0))], ids=["open", "closed"])
 def test_all_of_much_input_is_handled_in_order(sock: socket.socket, tail: bytes) -> None:
-    handled: list[bytes] = []
+    handled, follows = list[bytes](), list[bool]()
 
     class Taking(Echo):
         def handle(self, data: bytes) -> None:
             handled.append(data)
+            follows.append(self.more_follows)
 
     async def check() -> None:
         ((connection, transport, session),) = await connections(1, sock, Taking)
@@ -860,6 +861,9 @@ def test_all_of_much_input_is_handled_in_order(sock: socket.socket, tail: bytes)
         for _ in range(2000):
             await asyncio.sleep(0)
         assert handled == said
+        assert follows == sorted(follows, reverse=True), "and the session knows when more follows"
+        assert follows[0]
+        assert not session.more_follows
         assert not transport.paused
         assert session.ended == bool(tail)
 

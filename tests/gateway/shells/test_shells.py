@@ -73,7 +73,7 @@ class Ledger:
     def find(self, id: str) -> Receipt | None:  # noqa: ARG002
         return None
 
-    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Any = None) -> None:  # noqa: ARG002
+    def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None:  # noqa: ARG002
         callback()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
+from time import sleep
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import encode_announce
 from gateway.core.message import LATE_AFTER
 from tests.adapters.sprout.conftest import NOW, Forge
+from tests.still import PATIENCE
 
 ROUNDS = 25  # communities, each with its own pieces in an order of its own
 
@@ -123,6 +125,28 @@ def test_a_run_has_the_outcomes_of_single_nodes(
             assert sorted(many.asked) == sorted(one.asked)
     assert any(each.refused.get("the signature is not the author's") for each in outcomes[0])
     assert all(len(each.toys) >= 15 for each in outcomes[0])
+
+
+def test_what_was_read_together_is_synced_at_once(
+    place: Any, alice: Forge, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many portions the shell hands it over in: each sync costs as much as a few nodes."""
+    community = str(alice.community("lobby"))
+    announce(place.connect(), alice.identity, community)
+    monkeypatch.setattr("gateway.storage.log.LINGER_SECONDS", PATIENCE)
+    line, log = place.connect(), place.gateway.log
+    place.settle()
+    log._has_waiters.clear()  # of those whom the last sync came to meet
+    nodes, before = alone([alice.reply(community, str(n)) for n in range(32)]), log.batch_records.cumulative()[-1]
+    while nodes:
+        while log._has_waiters.is_set():  # the log's thread begins to write what somebody waits for
+            sleep(0.001)
+        portion, nodes = nodes[:4], nodes[4:]
+        line.session.more_follows = bool(nodes)
+        assert "status" not in line.send(b"".join(portion))
+    heard = line.ask("")
+    assert [each.split()[2] for each in heard.splitlines()] == ["0"] * 32
+    assert log.batch_records.cumulative()[-1] == before + 1
 
 
 def test_a_throttled_burst_continues_where_it_stopped(place: Any, alice: Forge, announce: Any) -> None:
