@@ -13,7 +13,7 @@ from gateway.core.message import REST
 from gateway.http.websocket.asyncapi import RestSocket
 from gateway.runtime import Gateway
 
-from . import asyncapi, history, pages, stats, views
+from . import asyncapi, history, pages, report, stats, views
 from .callers import Caller
 from .events import MAX_OUTBOX
 from .media import MAX_CONTENT, NDJSON
@@ -88,6 +88,14 @@ class Operations:
         pipeline = await anyio.to_thread.run_sync(stats.pipeline_tables, self.gateway.settings.warehouse)
         return views.json_response(stats.report(self.gateway) | {"pipeline": pipeline})
 
+    async def report(self, request: Request) -> Response:
+        """Get the numbers of the pipeline's last report."""
+        caller = Caller(self.gateway, request)
+        caller.check("history", "")
+        caller.charge(stats.COST)
+        found = await anyio.to_thread.run_sync(report.read_report, self.gateway.settings.warehouse)
+        return Response(found, media_type=views.MEDIA_TYPE)
+
     async def home(self, request: Request) -> Response:
         """Get links to the other pages; who accepts HTML, as browsers do, is redirected to the console."""
         if pages.prefers_html(request.headers.get("accept", "")):
@@ -131,6 +139,7 @@ ROUTES = [
     Route("GET", "/v1/protocols", Operations.protocols, schema="Protocols"),
     Route("GET", "/v1/log",       Operations.log, media_type=NDJSON[0]),
     Route("GET", "/v1/stats",     Operations.stats, schema="Stats"),
+    Route("GET", "/v1/report",    Operations.report, schema="Report"),
     Route("GET", "/",             Operations.home, schema="Home"),
     Route("GET", "/asyncapi.json", Operations.asyncapi, schema="AsyncApi"),
     Route("GET", "/healthz",      Operations.healthz, schema="Status"),

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from .problem_types import PROBLEM_TYPES, uri
+from .report import Report
 
 Schema = dict[str, Any]
 
@@ -26,6 +29,11 @@ MS: Final[Schema] = INTEGER | {"description": "Milliseconds since 1970."}
 def ref(name: str) -> Schema:
     """A reference to the schema called *name*."""
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+def schemas_of(kind: type[msgspec.Struct]) -> Mapping[str, Schema]:
+    """The schemas of *kind* and of what it contains, by name."""
+    return msgspec.json.schema_components((kind,), ref_template="#/components/schemas/{name}")[1]
 
 
 def array(items: Schema) -> Schema:
@@ -71,6 +79,20 @@ LETTER = {
     "time": 1_795_435_300_000,
     "attempts": 8,
     "error": "it answered 500",
+}
+REPORT = {
+    **{"made": 1_795_435_260_000, "gateways": ["5c7d0a1e"], "records": 1042, "messages": 1000, "channelCount": 1},
+    **{"firstTime": 1_795_435_200_000, "lastTime": 1_795_435_259_000},
+    "protocols": [{"protocol": "rest", "messages": 1000, "bytes": 17000}],
+    "channels": [{"channel": "lobby", "messages": 1000, "bytes": 17000}],
+    "flows": [
+        {"from": "rest", "to": "sprout", "delivered": 2000, "undelivered": 0, "p50": 1.2, "p95": 4.7, "p99": 9.1}
+    ],
+    "verdicts": [{"check": "openpgp", "verdict": "ok", "count": 12}],
+    "gaps": [],
+    "nodes": [{"name": "nodes", "count": 12}],
+    "unreadable": [],
+    "work": [{"job": "ingest", "batches": 1, "rowsRead": 1042, "rowsWritten": 1042, "seconds": 2.5}],
 }
 
 _ACCEPTED = {"id": STRING, "channel": STRING, "sequence": INTEGER, "timestamp": MS, "undelivered": array(STRING)}
@@ -191,6 +213,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "Trace": record(_TRACE),
     "Tracing": record({"channel": STRING, "until": NULLABLE_INTEGER, "messages": array(ref("Trace"))}),
     "Retry": record({"delivered": BOOLEAN, "status": NULLABLE_INTEGER, "error": NULLABLE_STRING}),
+    **schemas_of(Report),
 }
 
 _FORBIDDEN = PROBLEM_TYPES["forbidden"]
@@ -222,6 +245,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "WebhookSecret": {"secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"},
     "DeadLetterPage": {"deadLetters": [LETTER], "next": None},
     "Retry": {"delivered": False, "status": 500, "error": "it answered 500"},
+    "Report": REPORT,
 }
 
 # Bodies that are no JSON, by media type.

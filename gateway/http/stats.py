@@ -10,6 +10,8 @@ from typing import Any
 
 from gateway.runtime import Gateway, clock
 
+from . import report as pipeline_report
+
 COST = 20  # requests that one request for statistics counts as
 MAX_CHANNELS = 256  # listed: the busiest ones
 MAX_TABLES = 64  # of the pipeline that are read
@@ -42,9 +44,11 @@ def report(gateway: Gateway) -> dict[str, Any]:
 
 
 def pipeline_tables(warehouse: Path) -> dict[str, Any] | None:
-    """Return what the pipeline last wrote into each table below *warehouse*, or None if there is none; reads files."""
+    """Return what the pipeline last wrote below *warehouse*, or None if there are no tables; reads files."""
     tables = [found for path in sorted(warehouse.glob(DELTA_LOG))[:MAX_TABLES] if (found := _table(warehouse, path))]
-    return {"warehouse": str(warehouse), "tables": tables} if tables else None
+    if not tables:
+        return None
+    return {"warehouse": str(warehouse), "tables": tables, "report": pipeline_report.written(warehouse)}
 
 
 def _protocols(gateway: Gateway) -> dict[str, dict[str, int]]:

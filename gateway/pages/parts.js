@@ -109,6 +109,16 @@ export function tile(/** @type {string} */ name, /** @type {Element} */ picture)
 }
 
 /**
+ * A row of a list of facts.
+ *
+ * @param {string} name
+ * @param {import("./dom.js").Child} value
+ */
+export function fact(name, value) {
+  return h("div", {}, h("dt", {}, name), h("dd", {}, value));
+}
+
+/**
  * A labelled field.
  *
  * @param {string} label

@@ -3,7 +3,7 @@
 import { channelPath, get } from "./api.js";
 import { h } from "./dom.js";
 import { number, title } from "./format.js";
-import { badge, channelLink, heading, notice, peerLink, peerName, section } from "./parts.js";
+import { badge, channelLink, fact, heading, notice, peerLink, peerName, section } from "./parts.js";
 import { table } from "./table.js";
 
 const MAX_CHANNELS = 32; // that are asked for their peers
@@ -90,11 +90,6 @@ async function showPeer(place, id, signal) {
       ),
     ),
   );
-}
-
-/** @param {string} name @param {import("./dom.js").Child} value */
-function fact(name, value) {
-  return h("div", {}, h("dt", {}, name), h("dd", {}, value));
 }
 
 /** @param {unknown} value */

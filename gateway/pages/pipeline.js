@@ -1,8 +1,10 @@
-/** What the pipeline last wrote into each of its tables. */
+/** What the pipeline last wrote: its report, and each of its tables. */
 
+import { get } from "./api.js";
 import { h, setText } from "./dom.js";
 import { ago, moment, number } from "./format.js";
-import { explain, heading, section } from "./parts.js";
+import { heading, notice, section } from "./parts.js";
+import { report } from "./report.js";
 import { stats } from "./stats.js";
 import { table } from "./table.js";
 
@@ -15,8 +17,45 @@ import { table } from "./table.js";
  */
 export function show(place, _parts, signal) {
   const lead = h("span", {}, "…");
-  const problem = h("p", { class: "notice", role: "alert", hidden: true });
-  const list = table(
+  const problem = notice();
+  const last = report();
+  const hint = h("p", { class: "hint" });
+  const list = makeTables();
+  place.append(heading("Pipeline", lead), problem.element, last.element, section("Tables", list.element, hint));
+  /** @type {number | null} when the report that is shown was written */
+  let shown = null;
+
+  /** @param {number | null} written */
+  async function load(written) {
+    shown = written;
+    try {
+      const told = written === null ? null : await get("v1/report", signal);
+      if (shown === written) last.update(told);
+    } catch (error) {
+      if (!signal.aborted) problem.show(error);
+    }
+  }
+
+  stats.follow(() => {
+    if (stats.error !== null) {
+      problem.show(stats.error);
+      shown = null;
+    } else if (stats.latest !== null) {
+      const told = stats.latest.pipeline;
+      setText(lead, told ? `What the data pipeline wrote in ${told.warehouse}.` : "What the data pipeline makes of the log.");
+      setText(hint, told ? "The report with pictures is report.html in the same folder." : "Run trellis pipeline all to make tables and a report.");
+      list.update(told?.tables ?? []);
+      const written = told?.report ?? null;
+      if (written !== shown) {
+        problem.clear();
+        void load(written);
+      }
+    }
+  }, signal);
+}
+
+function makeTables() {
+  return table(
     "Tables",
     [
       { title: "Table", cell: (/** @type {any} */ row) => row.table },
@@ -25,18 +64,6 @@ export function show(place, _parts, signal) {
       { title: "Written", cell: (row) => `${moment(row.written)} (${ago(row.written)})`, numeric: true },
     ],
     (row) => row.table,
-    "The pipeline has not written anything that this gateway finds.",
+    "The pipeline has written nothing that this gateway finds.",
   );
-  place.append(
-    heading("Pipeline", lead),
-    problem,
-    section("Tables", list.element, h("p", { class: "hint" }, h("code", {}, "make pipeline"), " writes them, and a report beside them.")),
-  );
-  stats.follow(() => {
-    problem.hidden = stats.error === null;
-    if (stats.error !== null) setText(problem, explain(stats.error));
-    const told = stats.latest?.pipeline;
-    setText(lead, told ? `The last report is report.html in ${told.warehouse}.` : "Tables, audits and statistics of the log.");
-    list.update(told?.tables ?? []);
-  }, signal);
 }

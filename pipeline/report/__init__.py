@@ -1,1 +1,1 @@
-"""The report: one HTML page with charts that needs no network."""
+"""The report: one HTML page with charts that needs no network, and its numbers as JSON."""

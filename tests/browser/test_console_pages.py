@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from playwright.async_api import expect
 
 from gateway.clients import RelayClient
+from gateway.http.schemas import EXAMPLES
 from tests.browser.conftest import Visitors, inspect
 from tests.server import Server
 
@@ -22,7 +24,9 @@ GRANTS = {"anonymous": ["*:*", "admin:*"]}
 @pytest.fixture(scope="module")
 def server(visitors: Visitors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     del visitors  # without a browser no gateway is started
-    env = {"TRELLIS_AUTH__GRANTS": json.dumps(GRANTS)}
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    env = {"TRELLIS_AUTH__GRANTS": json.dumps(GRANTS), "TRELLIS_WAREHOUSE": str(warehouse)}
+    write_report(warehouse)
     with (
         Server(tmp_path_factory.mktemp("console"), env=env) as server,
         httpx.Client(base_url=f"http://{server.http}", timeout=10) as http,
@@ -33,6 +37,17 @@ def server(visitors: Visitors, tmp_path_factory: pytest.TempPathFactory) -> Iter
         http.post("/v1/keys", json={"name": HOSTILE}).raise_for_status()
         http.get("/v1/channels/none/messages/none")
         yield server
+
+
+def write_report(warehouse: Path) -> None:
+    """Write what the pipeline would write: a commit of a table, and a report with the name of a stranger's channel."""
+    log = warehouse / "gold" / "channel_minute" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text(json.dumps({"commitInfo": {"trellis": {"batch": 0, "rows": 7}}}))
+    found = EXAMPLES["Report"] | {"channels": [{"channel": HOSTILE, "messages": 1234, "bytes": 17000}]}
+    found["verdicts"] = [{"check": "eth", "verdict": "bad", "count": 3}, *found["verdicts"]]
+    found["gaps"] = [{"name": "open", "count": 2}]
+    (warehouse / "report.json").write_text(json.dumps(found))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +62,7 @@ def server(visitors: Visitors, tmp_path_factory: pytest.TempPathFactory) -> Iter
         ("trace", f"trace/{CHANNEL}/{{message}}", "To topic relay"),
         ("limits", "limits", "404"),
         ("keys", "keys", HOSTILE),
-        ("pipeline", "pipeline", "Tables"),
+        ("pipeline", "pipeline", f"{HOSTILE}1,234"),
     ],
 )
 def test_a_page_is_shown_without_a_fault_and_runs_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.http.report import read_report
 from pipeline.jobs import report
 from pipeline.report.axes import time_ticks, value_axis
 from pipeline.report.charts import Periods, bars_over_time, lines_over_time
@@ -120,6 +122,18 @@ def test_its_numbers_are_those_of_the_tables(made: tuple[Run, Path]) -> None:
     assert cells.links == [], "it needs nothing from anywhere"
     assert "url(" not in text
     assert "<script" not in text
+
+
+def test_the_gateway_reads_its_numbers(made: tuple[Run, Path]) -> None:
+    run, path = made
+    told = json.loads(read_report(run.options.warehouse))
+    cells = read(path.read_text())
+    assert [told["records"], told["messages"]] == [_value(cells.texts[name]) for name in ("records", "messages")]
+    assert [tuple(row.values()) for row in told["channels"]] == rows(cells, "channels")
+    assert [tuple(row.values()) for row in told["gaps"]] == rows(cells, "gaps")
+    assert [tuple(row.values()) for row in told["unreadable"]] == rows(cells, "rejects") == [("foreign", 1)]
+    assert [row["job"] for row in told["work"]] == [row[0] for row in rows(cells, "batches")]
+    assert [f"{row['from']} → {row['to']}" for row in told["flows"]] == [row[0] for row in rows(cells, "flows")] != []
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser here")

@@ -122,7 +122,16 @@ def test_who_is_too_fast_is_refused_before_a_body_is_read(make_local: Callable[.
     assert status_without_body(local, "/v1/channels/lobby/peers/1/messages") == 429
 
 
-READ = ["/v1/channels", "/v1/protocols", "/v1/stats", "/v1/log", "/v1/peers/1", "/v1/channels/lobby/peers", "/v1/none"]
+READ = [
+    "/v1/channels",
+    "/v1/protocols",
+    "/v1/stats",
+    "/v1/log",
+    "/v1/peers/1",
+    "/v1/channels/lobby/peers",
+    "/v1/none",
+    "/v1/report",
+]
 SHOWN = ["/", "/docs", "/openapi.json", "/asyncapi.json", "/metrics", "/none"]
 
 

@@ -26,6 +26,7 @@ from gateway.adapter import LIMIT_NAMES, OPERATIONS
 from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.http import rest
 from gateway.http.operations import REST_DESCRIPTION
+from gateway.http.schemas import EXAMPLES
 from tests.conformance.forge import SequoiaForge
 from tests.server import Server
 
@@ -261,6 +262,7 @@ def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> No
         assert stats["pipeline"] == {
             "warehouse": str(warehouse),
             "tables": [{"table": "bronze/messages", "batch": 3, "rows": 7, "written": written}],
+            "report": None,
         }
         assert stats["connections"] == 2
 
@@ -268,6 +270,39 @@ def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> No
         run(scenario)
     with Server(tmp_path / "data", env={"TRELLIS_WAREHOUSE": str(tmp_path / "nothing")}) as server:
         assert Rest(server).get("/v1/stats")["pipeline"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "has not written"),
+        ("{", "is not a report"),
+        ("[" * 100_000, "is not a report"),
+        (json.dumps(EXAMPLES["Report"] | {"records": "many"}), "`$.records`"),
+        (" " * (1 << 20) + "{}", "bytes"),
+    ],
+)
+def test_a_report_that_cannot_be_read_is_a_problem(make_local: Any, tmp_path: Path, text: str | None, why: str) -> None:
+    local = make_local(warehouse=tmp_path)
+    if text is not None:
+        (tmp_path / "report.json").write_text(text)
+    answer = httpx.get(f"{local.url}/v1/report")
+    assert (answer.status_code, answer.json()["code"]) == (404, "no-report")
+    assert why in answer.json()["detail"]
+    assert httpx.get(f"{local.url}/readyz").status_code == 200
+
+
+def test_the_report_is_what_the_pipeline_wrote(make_local: Any, tmp_path: Path) -> None:
+    """The statistics tell when that was, so that a page need not ask for it again and again."""
+    local = make_local(warehouse=tmp_path)
+    (tmp_path / "report.json").write_text(json.dumps(EXAMPLES["Report"] | {"later": "members are left out"}))
+    assert httpx.get(f"{local.url}/v1/report").json() == EXAMPLES["Report"]
+    assert httpx.get(f"{local.url}/v1/stats").json()["pipeline"] is None, "without tables"
+    log = tmp_path / "gold" / "minutes" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text(json.dumps({"commitInfo": {"trellis": {"batch": 0, "rows": 1}}}))
+    written = (tmp_path / "report.json").stat().st_mtime_ns // 10**6
+    assert httpx.get(f"{local.url}/v1/stats").json()["pipeline"]["report"] == written
 
 
 def test_what_is_counted_for_no_protocol_is_in_no_row(local: Any) -> None:
