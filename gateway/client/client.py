@@ -102,12 +102,15 @@ class TrellisClient(AsyncResource):
         response = await self._transport.request("POST", path, encode(content), JSON, repeatable=False)
         return DirectReceipt.of(json_of(response))
 
-    def subscribe(self, channel: str, *, after: int | None = None) -> Subscription:
-        """Return the events of *channel* from now on, or after a sequence; 0 is the beginning.
+    def subscribe(self, *channels: str, patterns: Iterable[str] = (), after: int | None = None) -> Subscription:
+        """Return the events of *channels* from now on, or after a sequence; 0 is the beginning.
 
-        The subscription connects when its first event is asked for, and again whenever the connection is lost.
+        A pattern is the beginning of names and a star, such as `news/*`: it also hears channels that begin later, and
+        tells nothing of their peers. One subscription has at most 100 channels and patterns, and one connection. It
+        connects when its first event is asked for, and again whenever the connection is lost.
         """
-        subscription = Subscription(self._transport, channel, after, self._subscriptions.discard)
+        close = self._subscriptions.discard
+        subscription = Subscription(self._transport, channels, tuple(patterns), after, close)
         self._subscriptions.add(subscription)
         return subscription
 

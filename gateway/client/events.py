@@ -13,25 +13,31 @@ from .sse import Event as ServerSentEvent
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The subscription is connected: *peer* is what others see of it, *peers* are the others in the channel."""
+    """The subscription is connected to *channel*, or by *pattern*, in which case *channel* is None.
 
-    channel: str
+    *peer* is what others see of the subscription, *peers* are the others in the channel.
+    """
+
+    channel: str | None
     peer: Peer
     peers: tuple[Peer, ...]
+    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A peer joined the channel."""
+    """A peer joined a channel."""
 
     peer: Peer
+    channel: str
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A peer left the channel."""
+    """A peer left a channel."""
 
     peer: Peer
+    channel: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +60,16 @@ Event: TypeAlias = Welcome | Message | Joined | Left | Gap | Interrupted
 
 
 def _welcome(value: Mapping[str, Any], _text: str) -> Welcome:
-    return Welcome(value["channel"], Peer.of(value), tuple(map(Peer.of, value["peers"])))
+    peers = tuple(map(Peer.of, value["peers"]))
+    return Welcome(value.get("channel"), Peer.of(value), peers, value.get("pattern"))
 
 
 KINDS: dict[str, Callable[[Mapping[str, Any], str], Event]] = {
     "welcome": _welcome,
     "message": Message.of,
     "direct": Message.of,
-    "joined": lambda value, _: Joined(Peer.of(value)),
-    "left": lambda value, _: Left(Peer.of(value)),
+    "joined": lambda value, _: Joined(Peer.of(value), value["channel"]),
+    "left": lambda value, _: Left(Peer.of(value), value["channel"]),
     "gap": lambda value, _: Gap(value["after"], value["before"]),
 }
 

@@ -1,4 +1,4 @@
-"""A subscription: the events of a channel over as many connections as it takes, without a gap or a repetition.
+"""A subscription: the events of channels over as many connections as it takes, without a gap or a repetition.
 
 Every connection begins after the last sequence that the one before it brought. The gateway says where a new
 subscription begins, so nothing that is published after `Welcome` is missed, even if the connection is lost before the
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from urllib.parse import urlencode
 
 import anyio
 import httpx
@@ -26,18 +27,25 @@ PING = "ping"  # the comment that keeps an idle stream open; every other one say
 
 
 class Subscription(AsyncIterator[Event], AsyncResource):
-    """The events of one channel; made by `TrellisClient.subscribe`, and ended by `aclose` or the end of its context.
+    """The events of *channels* and of those that match *patterns*, on one connection.
 
-    `peers` are those who are in the channel now, by their numbers, and `last` is the sequence after which the next
-    connection continues. If `__anext__` is cancelled, the connection is given up, and the next call opens another.
+    `TrellisClient.subscribe` makes it, and `aclose` or the end of its context ends it. `last` is the sequence after
+    which the next connection continues, in all channels. If `__anext__` is cancelled, the connection is given up, and
+    the next call opens another.
     """
 
     def __init__(
-        self, transport: Transport, channel: str, after: int | None, on_close: Callable[[Subscription], None]
+        self,
+        transport: Transport,
+        channels: tuple[str, ...],
+        patterns: tuple[str, ...],
+        after: int | None,
+        on_close: Callable[[Subscription], None],
     ) -> None:
-        self.channel = channel
+        self.channels = channels
+        self.patterns = patterns
         self.last = after
-        self.peers: dict[int, Peer] = {}
+        self._present: dict[str, dict[int, Peer]] = {}  # by channel
         self._transport = transport
         self._on_close = on_close
         self._events: deque[Event] = deque()
@@ -48,8 +56,17 @@ class Subscription(AsyncIterator[Event], AsyncResource):
         self._delay = 0.0  # seconds until the next attempt
         self._pause = FIRST_PAUSE
 
+    @property
+    def peers(self) -> dict[int, Peer]:
+        """Who is in the channels now, by their numbers; a pattern does not tell who is in the channels it matches."""
+        return {number: peer for peers in self._present.values() for number, peer in peers.items()}
+
+    def peers_in(self, channel: str) -> dict[int, Peer]:
+        """Return who is in one of the channels now."""
+        return dict(self._present.get(channel, {}))
+
     async def aclose(self) -> None:
-        """Leave the channel; the iteration ends."""
+        """Leave the channels; the iteration ends."""
         self._closed = True
         self._on_close(self)
         await self._disconnect()
@@ -80,7 +97,7 @@ class Subscription(AsyncIterator[Event], AsyncResource):
                 self._first_attempts = Backoff(self._transport.retry_seconds)
             await anyio.sleep(self._delay)
             headers = {} if self.last is None else {"Last-Event-ID": str(self.last)}
-            self._connection = _Connection(await self._transport.stream(path_of(self.channel, "events"), headers))
+            self._connection = _Connection(await self._transport.stream(self._path(), headers))
         try:
             with self._transport.errors():
                 data = await self._connection.read()
@@ -98,16 +115,23 @@ class Subscription(AsyncIterator[Event], AsyncResource):
                 self._note(event)
                 self._events.append(event)
 
+    def _path(self) -> str:
+        if len(self.channels) == 1 and not self.patterns:
+            return path_of(self.channels[0], "events")
+        asked = [*(("channel", name) for name in self.channels), *(("pattern", name) for name in self.patterns)]
+        return "/v1/events?" + urlencode(asked, errors="surrogateescape")
+
     def _note(self, event: Event) -> None:
         """Keep `peers` and the pauses up to date."""
         match event:
             case Welcome():
                 self._welcomed, self._delay, self._pause = True, 0.0, FIRST_PAUSE
-                self.peers = {peer.number: peer for peer in event.peers}
+                if event.channel is not None:
+                    self._present[event.channel] = {peer.number: peer for peer in event.peers}
             case Joined():
-                self.peers[event.peer.number] = event.peer
+                self._present.setdefault(event.channel, {})[event.peer.number] = event.peer
             case Left():
-                self.peers.pop(event.peer.number, None)
+                self._present.get(event.channel, {}).pop(event.peer.number, None)
             case Message() | Gap() | Interrupted():
                 pass
 
@@ -125,7 +149,7 @@ class Subscription(AsyncIterator[Event], AsyncResource):
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
-        self.peers = {}
+        self._present = {}
         if connection is not None:
             with anyio.CancelScope(shield=True):
                 await connection.aclose()

@@ -51,7 +51,7 @@ class RestClient(Client):
     async def _hear(self, subscription: Subscription) -> None:
         async with subscription:
             async for event in subscription:
-                self._take(subscription.channel, event)
+                self._take(subscription.channels[0], event)
 
     def _take(self, channel: str, event: Event) -> None:
         if isinstance(event, Message):

@@ -55,7 +55,7 @@ def show_plain(event: Event) -> None:
         case Message():
             typer.echo(_message(event))
         case Welcome():
-            say(f"listening to {visible(event.channel)} as peer {event.peer.number}; Ctrl-C ends it")
+            say(f"listening to {visible(event.channel or '')} as peer {event.peer.number}; Ctrl-C ends it")
         case Joined(peer):
             say(f"          {_name(peer)} joined")
         case Left(peer):

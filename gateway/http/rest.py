@@ -59,6 +59,7 @@ LastEventId = Annotated[
 ]
 Selected = Annotated[list[str], Query(description="Channels, and patterns as `news/*`, between commas; repeatable.")]
 Names = Annotated[list[str], Query(description="One channel, whatever characters its name has; repeatable.")]
+Patterns = Annotated[list[str], Query(description="One pattern, such as `news/*`, with any comma in it; repeatable.")]
 Key = Annotated[str | None, Query(description="The API key, for an `EventSource`, which cannot send headers.")]
 
 ANY_JSON = {"description": "Any JSON value.", "example": {"text": "hello"}}
@@ -175,6 +176,7 @@ class Rest:
         request: Request,
         channels: Selected = [],  # noqa: B006  # FastAPI makes a new list for each request
         channel: Names = [],  # noqa: B006
+        pattern: Patterns = [],  # noqa: B006
         after: Resume = None,
         last_event_id: LastEventId = None,
         key: Key = None,
@@ -187,7 +189,7 @@ class Rest:
         that are named. A right is needed for each named channel; of a pattern come the channels that you may hear.
         """
         caller = Caller(self.gateway, request, key)
-        selection = parse_selection(channels, channel)
+        selection = parse_selection(channels, channel, pattern)
         caller.check_selection(selection)
         return open_stream(caller, selection, after if last_event_id is None else last_event_id)
 

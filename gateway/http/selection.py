@@ -40,12 +40,12 @@ class Selection:
         return self.channels[0] if len(self.channels) == 1 and not self.prefixes else None
 
 
-def parse_selection(lists: Iterable[str], names: Iterable[str]) -> Selection:
-    """Return what *lists*, of names and patterns between commas, and *names*, taken as they are, select.
+def parse_selection(lists: Iterable[str], names: Iterable[str], patterns: Iterable[str] = ()) -> Selection:
+    """Return what *lists*, of names and patterns between commas, *names* and *patterns*, taken as they are, select.
 
     Raises `UnknownChannel`, or `Problem` 422.
     """
-    channels, prefixes = dict.fromkeys(names), dict[str, None]()
+    channels, prefixes = dict.fromkeys(names), dict.fromkeys(map(prefix_of, patterns))
     for item in (item for text in lists for item in text.split(",")):
         if STAR not in item:
             channels[item] = None

@@ -11,7 +11,7 @@ import anyio
 import httpx
 import pytest
 
-from gateway.client import Event, Gap, Interrupted, Message, Subscription, TrellisClient, Welcome
+from gateway.client import Event, Gap, Interrupted, Joined, Left, Message, Subscription, TrellisClient, Welcome
 from tests.ports import reserved_port
 from tests.server import Server
 
@@ -77,6 +77,47 @@ async def test_a_subscription_outlives_the_gateway(tmp_path: Path) -> None:
                 assert await hear(events, 1) == [3]
             assert second.stop() == 0
             assert (await until(events, Interrupted)).reason == "the gateway ended the stream: the gateway is stopping"
+
+
+async def test_one_subscription_hears_several_channels_and_patterns_and_resumes_all_of_them(
+    server: Server, channel: str, proxied: Callable[[str], Any]
+) -> None:
+    """Names and patterns may have any characters; a pattern also hears channels that begin later."""
+    one, other, prefix = f"{channel} one,*", f"{channel} other", f"{channel}, &more/"
+    async with (
+        proxied(server.http) as proxy,
+        TrellisClient(server.http) as trellis,
+        TrellisClient(proxy.address) as lossy,
+        lossy.subscribe(one, other, patterns=[f"{prefix}*"]) as events,
+    ):
+        welcomes = [await until(events, Welcome) for _ in range(3)]
+        assert [(each.channel, each.pattern) for each in welcomes] == [(one, None), (other, None), (None, f"{prefix}*")]
+        for number, name in enumerate((one, f"{prefix}x", other, f"{prefix}y", f"{channel} third")):
+            await trellis.publish(name, number)
+        heard = [await until(events, Message) for _ in range(3)]
+        await proxy.lose()
+        await trellis.publish(other, 5)
+        heard += [await until(events, Message) for _ in range(2)]
+        told = [(each.channel, each.content) for each in heard]
+        assert told == [(one, 0), (f"{prefix}x", 1), (other, 2), (f"{prefix}y", 3), (other, 5)]
+        assert events.last == heard[-1].sequence
+
+
+async def test_a_subscription_knows_who_is_in_each_of_its_channels(server: Server, channel: str) -> None:
+    other = f"{channel} too"
+    async with TrellisClient(server.http) as trellis, trellis.subscribe(channel, other) as events:
+        await until(events, Welcome)
+        await until(events, Welcome)
+        async with trellis.subscribe(channel, other) as second:
+            number = (await until(second, Welcome)).peer.number
+            joined = [await until(events, Joined) for _ in range(2)]
+            assert {each.channel for each in joined} == {channel, other}
+            assert events.peers.keys() == events.peers_in(channel).keys() == events.peers_in(other).keys() == {number}
+        left = await until(events, Left)
+        assert events.peers_in(left.channel) == {}
+        assert events.peers.keys() == {number}, "until it has left the other one too"
+        await until(events, Left)
+        assert events.peers == {}
 
 
 async def test_a_cancelled_wait_misses_nothing(server: Server, channel: str) -> None:

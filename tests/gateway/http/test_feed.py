@@ -40,16 +40,24 @@ def drain(session: EventSession) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    ("lists", "names", "expected"),
+    ("lists", "names", "patterns", "expected"),
     [
-        (["a,b", "news/*"], [], Selection(("a", "b"), ("news/",))),
-        (["*"], [], Selection((), ("",))),
-        ([], ["a,b", "x*y", "*"], Selection(("a,b", "x*y", "*"))),
-        (["a,a"], ["a"], Selection(("a",))),
+        (["a,b", "news/*"], [], [], Selection(("a", "b"), ("news/",))),
+        (["*"], [], [], Selection((), ("",))),
+        ([], ["a,b", "x*y", "*"], [], Selection(("a,b", "x*y", "*"))),
+        (["a,a"], ["a"], [], Selection(("a",))),
+        (["a*"], [], ["a*", "b,c/*"], Selection((), ("a", "b,c/"))),
     ],
 )
-def test_what_is_selected(lists: list[str], names: list[str], expected: Selection) -> None:
-    assert parse_selection(lists, names) == expected
+def test_what_is_selected(lists: list[str], names: list[str], patterns: list[str], expected: Selection) -> None:
+    assert parse_selection(lists, names, patterns) == expected
+
+
+@pytest.mark.parametrize("pattern", ["", "a", "a*b*", "\n*"])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(Problem) as refused:
+        parse_selection([], [], [pattern])
+    assert refused.value.status == 422
 
 
 @pytest.mark.parametrize("lists", [[], ["a*b"], ["**"], ["*/x"], [",".join(map(str, range(MAX_SELECTED + 1)))]])

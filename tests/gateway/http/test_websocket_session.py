@@ -107,6 +107,27 @@ def test_it_resumes_by_sequence_and_patterns_hear_channels_that_begin_later(serv
         assert [each["sequence"] for each in heard if "pattern" not in each] == said[::3]
 
 
+def test_it_resumes_after_the_gateway_was_killed(tmp_path: Path) -> None:
+    """With a plain client: what was acknowledged before and after comes once, in order, by channel and by pattern."""
+    first = Server(tmp_path)
+    with opened(first) as one, opened(first) as two:
+        listener, speaker = Page(one), Page(two)
+        begin = listener.ask("subscribe", channel="r/0")["sequence"]
+        said = [speaker.ask("publish", channel=f"r/{n % 2}", content=n)["sequence"] for n in range(20)]
+        heard = [listener.until("message")["sequence"] for _ in range(4)]
+        first.kill()
+    with Server(tmp_path) as second, opened(second) as one, opened(second) as two:
+        listener, speaker = Page(one), Page(two)
+        assert listener.ask("subscribe", channel="r/0", after=heard[-1])["sequence"] == heard[-1]
+        assert listener.ask("subscribe", pattern="r/*", after=begin)["sequence"] == begin
+        said += [speaker.ask("publish", channel=f"r/{n % 2}", content=n)["sequence"] for n in range(20, 30)]
+        rest = [listener.until("message") for _ in range(11 + 30)]
+        assert [*heard, *(each["sequence"] for each in rest if "pattern" not in each)] == said[::2]
+        assert [each["sequence"] for each in rest if "pattern" in each] == said
+        assert [each["content"] for each in rest if "pattern" in each] == [*range(30)]
+        assert listener.ask("ping")["type"] == "pong", "and nothing more"
+
+
 def test_an_idempotency_key_publishes_once(server: Server) -> None:
     with opened(server) as one, opened(server) as two:
         first = Page(one).ask("publish", channel="once", content=1, idempotencyKey="k")
