@@ -82,7 +82,7 @@ function makeTable() {
       { title: "Last sequence", cell: (row) => (row.sequence ? number(row.sequence) : "–"), numeric: true, minor: true },
     ],
     (row) => row.name,
-    "No channel that you may see. The first message creates one.",
+    "There is no channel that you may see. The first message creates one.",
   );
 }
 

@@ -43,7 +43,7 @@ export function lines(name, write = number) {
   const picture = svg("svg", { class: "plot", viewBox: "0 0 600 160", preserveAspectRatio: "none", "aria-hidden": "true" });
   const top = h("span", { class: "scale" });
   const legend = h("ul", { class: "legend" });
-  const empty = h("p", { class: "hint" }, "Nothing yet: a line appears with the second sample.");
+  const empty = h("p", { class: "hint" }, "Collecting data…");
   const element = h(
     "figure",
     { class: "chart" },

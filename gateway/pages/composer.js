@@ -69,7 +69,7 @@ export function composer(channel) {
       "div",
       { class: "actions" },
       h("span", { class: "choice" }, json, h("label", { for: "as-json" }, "as JSON")),
-      h("span", { class: "hint", id: "write-hint" }, "Enter sends, Shift and Enter begin a new line."),
+      h("span", { class: "hint", id: "write-hint" }, "Enter sends. Shift+Enter starts a new line."),
       button,
     ),
   );

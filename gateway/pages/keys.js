@@ -39,7 +39,7 @@ export async function show(place, _parts, signal) {
     }
   };
   place.append(
-    heading("Keys", "Who may use the gateway, and for what. The first key is made by ", h("code", {}, "trellis key add NAME --admin"), "."),
+    heading("Keys", "Who may use the gateway, and for what. Make the first key with ", h("code", {}, "trellis key add NAME --admin"), "."),
     problem.element,
     secret,
     section("All keys", list.element),
@@ -60,7 +60,7 @@ function makeTable(act) {
     [
       { title: "Name", cell: (/** @type {any} */ row) => row.name },
       { title: "Rights", cell: (row) => row.rights.join(" ") },
-      { title: "Expires", cell: (row) => (row.expires === null ? "never" : `${moment(row.expires)}${row.valid ? "" : " (over)"}`) },
+      { title: "Expires", cell: (row) => (row.expires === null ? "never" : `${moment(row.expires)}${row.valid ? "" : " (expired)"}`) },
       { title: "Last used", cell: (row) => (row.lastUsed === null ? "never" : ago(row.lastUsed)), minor: true },
       {
         title: "Change",
@@ -92,9 +92,9 @@ function makeForm(act) {
   return h(
     "form",
     { class: "stack", submit },
-    labelled("Name", name, "Also the name of the sender of its messages."),
-    labelled("Rights", rights, "VERB:PATTERN, separated by spaces; ! before one denies it."),
-    labelled("Days until it expires", days, "Empty: never."),
+    labelled("Name", name, "Messages that are published with the key carry this name."),
+    labelled("Rights", rights, "VERB:PATTERN, separated by spaces. A ! in front denies."),
+    labelled("Days until it expires", days, "Leave it empty for a key that does not expire."),
     h("p", { class: "actions" }, h("button", { type: "submit" }, "Add the key")),
   );
 }

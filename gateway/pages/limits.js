@@ -20,20 +20,20 @@ export function show(place, _parts, signal) {
     [
       { title: "Limit", cell: (/** @type {any} */ row) => row.name },
       { title: "Used", cell: (row) => row.write(row.used), numeric: true },
-      { title: "Limit is", cell: (row) => row.write(row.limit), numeric: true },
+      { title: "Maximum", cell: (row) => row.write(row.limit), numeric: true },
       { title: "Share", cell: (row) => `${number((100 * row.used) / row.limit)} %`, numeric: true },
     ],
     (row) => row.name,
   );
   const rates = table(
-    "Rates",
+    "Rate limits",
     [
-      { title: "For each", cell: (/** @type {any} */ row) => row.name },
-      { title: "A second", cell: (row) => row.write(row.rate), numeric: true },
-      { title: "At once", cell: (row) => row.write(row.burst), numeric: true },
+      { title: "Limit for each", cell: (/** @type {any} */ row) => row.name },
+      { title: "Per second", cell: (row) => row.write(row.rate), numeric: true },
+      { title: "Burst", cell: (row) => row.write(row.burst), numeric: true },
     ],
     (row) => row.name,
-    "The limits of rate are switched off.",
+    "Rate limits are switched off.",
   );
   const refusals = table(
     "Refusals",
@@ -43,7 +43,7 @@ export function show(place, _parts, signal) {
       { title: "Count", cell: (row) => number(row.count), numeric: true },
     ],
     (row) => `${row.protocol} ${row.reason}`,
-    "Nothing was refused since the start.",
+    "Nothing has been refused since the start.",
   );
   const faults = table(
     "Faults",
@@ -52,15 +52,15 @@ export function show(place, _parts, signal) {
       { title: "Count", cell: (row) => number(row.count), numeric: true },
     ],
     (row) => row.kind,
-    "None since the start, as it should be.",
+    "No faults since the start.",
   );
   place.append(
-    heading("Refusals and limits", "What was refused since the start, and how much room there is."),
+    heading("Refusals and limits", "What the gateway has refused since it started, and how close it is to its limits."),
     problem,
-    section("Refusals", h("p", { class: "hint" }, "For REST the reason is the status of the answer."), refusals.element),
-    section("Faults", h("p", { class: "hint" }, "What should not happen; the gateway's log has a line for each."), faults.element),
+    section("Refusals", h("p", { class: "hint" }, "For REST, the reason is the HTTP status."), refusals.element),
+    section("Faults", h("p", { class: "hint" }, "Errors that should not happen. The gateway's log has a line for each."), faults.element),
     section("Limits in use", used.element),
-    section("Rates", rates.element),
+    section("Rate limits", rates.element),
   );
   stats.follow(() => {
     problem.hidden = stats.error === null;

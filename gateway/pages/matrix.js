@@ -40,7 +40,7 @@ export function matrix() {
     for (const { from, to, delivered, undelivered } of flows) {
       const cell = cells.get(`${from} ${to}`);
       if (cell === undefined) continue;
-      setText(cell, undelivered ? `${number(delivered)} (${number(undelivered)} did not fit)` : number(delivered));
+      setText(cell, undelivered ? `${number(delivered)} (${number(undelivered)} undelivered)` : number(delivered));
       cell.className = `number shade-${delivered ? Math.max(1, Math.ceil((delivered / most) * STEPS)) : 0}`;
     }
   }

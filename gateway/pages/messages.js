@@ -1,7 +1,7 @@
 /** The messages of a channel in order of time or by thread: who said what, on which protocol, in answer to what. */
 
 import { h, toggle } from "./dom.js";
-import { moment, shorten } from "./format.js";
+import { moment, shorten, title } from "./format.js";
 import { badge, peerLink, peerName } from "./parts.js";
 
 const MAX_SHOWN = 2_000; // messages; older ones leave the page
@@ -116,7 +116,7 @@ function threads(rows) {
 function draw(message, direct, reply) {
   const name = peerName(message.sender);
   const when = h("time", { datetime: new Date(message.timestamp).toISOString() }, moment(message.timestamp));
-  const missed = message.undelivered.length ? h("span", { class: "hint" }, `did not fit ${message.undelivered.join(", ")}`) : null;
+  const missed = message.undelivered.length ? h("span", { class: "hint" }, `undelivered to ${message.undelivered.map(title).join(", ")}`) : null;
   const trace = `#/trace/${encodeURIComponent(message.channel)}/${encodeURIComponent(message.id)}`;
   return h(
     "article",

@@ -22,7 +22,7 @@ export async function show(place, _parts, signal) {
   const lead = h("span", {}, "…");
   const problem = h("p", { class: "notice", role: "alert", hidden: true });
   const tiles = makeTiles();
-  const throughput = lines("Messages a second in the last five minutes, by the protocol of their senders", perSecond);
+  const throughput = lines("Messages per second in the last five minutes, by the sender's protocol", perSecond);
   const flows = matrix();
   const protocols = makeProtocols();
   const links = makeLinks();
@@ -30,10 +30,10 @@ export async function show(place, _parts, signal) {
     heading("Overview", lead),
     problem,
     h("dl", { class: "tiles" }, ...tiles.map((each) => each.element)),
-    section("Throughput", h("p", { class: "hint" }, "Messages a second, by the protocol of their senders."), throughput.element),
-    section("Who hears whom", h("p", { class: "hint" }, "Deliveries since the start: rows say, columns hear."), flows.element),
+    section("Throughput", h("p", { class: "hint" }, "Messages per second, by the sender's protocol."), throughput.element),
+    section("Who hears whom", h("p", { class: "hint" }, "Deliveries since the gateway started, from the row's protocol to the column's."), flows.element),
     section("Protocols", protocols.element),
-    section("Links", h("p", { class: "hint" }, "Relays and gateways that this one dials."), links.element),
+    section("Links", h("p", { class: "hint" }, "Connections that this gateway opens to relays and other gateways."), links.element),
   );
 
   /** @type {any[]} */
@@ -129,7 +129,7 @@ function makeProtocols() {
       { title: "Refused", cell: (row) => number(row.counts.refused ?? 0), numeric: true },
     ],
     (row) => row.name,
-    "Not known yet.",
+    "Loading…",
   );
 }
 
@@ -141,11 +141,11 @@ function makeLinks() {
       { title: "Protocol", cell: (row) => title(row.protocol), minor: true },
       { title: "State", cell: (row) => (row.error ? `${row.state}: ${row.error}` : row.state) },
       { title: "Since", cell: (row) => ago(row.since) },
-      { title: "Connected", cell: (row) => `${number(row.connects)} ×`, numeric: true, minor: true },
+      { title: "Times connected", cell: (row) => number(row.connects), numeric: true, minor: true },
       { title: "Failures", cell: (row) => number(row.failures), numeric: true },
     ],
     (row) => `${row.protocol} ${row.address}`,
-    "This gateway dials nobody.",
+    "This gateway opens no connections.",
   );
 }
 

@@ -42,7 +42,7 @@ async function showPeers(place, signal) {
       if (!signal.aborted) problem.show(error);
     }
   };
-  place.append(heading("Peers", `Who listens to the first ${MAX_CHANNELS} channels with listeners, on any protocol.`), problem.element, section("Connected peers", list.element));
+  place.append(heading("Peers", `The peers in the first ${MAX_CHANNELS} channels that have listeners, on any protocol.`), problem.element, section("Connected peers", list.element));
   await load();
   const timer = setInterval(() => document.hidden || void load(), EVERY_MS);
   signal.addEventListener("abort", () => clearInterval(timer));
@@ -74,7 +74,7 @@ async function showPeer(place, id, signal) {
   const links = (/** @type {string[]} */ channels) =>
     channels.length ? h("span", {}, ...channels.flatMap((name, at) => [at ? ", " : null, channelLink(name)])) : "none";
   place.append(
-    heading(peerName(peer), `Peer ${peer.number}, by ${peer.protocols.map(title).join(" and ")}.`),
+    heading(peerName(peer), `Peer ${peer.number}, on ${peer.protocols.map(title).join(" and ")}.`),
     section("Names on each protocol", h("dl", { class: "facts" }, ...names)),
     section(
       "What is known",
@@ -82,9 +82,9 @@ async function showPeer(place, id, signal) {
         "dl",
         { class: "facts" },
         fact("Connections", number(peer.connections)),
-        fact("Identity", peer.identity ?? "none: this is a mere connection"),
+        fact("Identity", peer.identity ?? "none"),
         fact("Key", peer.key ?? "none"),
-        peer.boundTo === null ? null : fact("Is", h("a", { href: `#/peers/${peer.boundTo}` }, `peer ${peer.boundTo}`)),
+        peer.boundTo === null ? null : fact("Same as", h("a", { href: `#/peers/${peer.boundTo}` }, `peer ${peer.boundTo}`)),
         fact("Present in", links(peer.channels)),
         fact("Has published in", links(peer.saidIn)),
       ),

@@ -36,7 +36,7 @@ export async function show(place, parts, signal) {
     section(
       "Trace a channel",
       h("form", { class: "inline", submit }, labelled("Channel", field), h("button", { type: "submit" }, "Trace for a minute")),
-      h("p", { class: "hint" }, "This needs a key with the right admin."),
+      h("p", { class: "hint" }, "You need a key with the right admin."),
     ),
   );
   if (channel) await showChannel(place, channel, problem, signal);
@@ -55,13 +55,13 @@ async function showChannel(place, channel, problem, signal) {
       { title: "Deliveries", cell: (row) => `${row.deliveries.filter((/** @type {any} */ each) => each.written).length} of ${row.deliveries.length + row.unlisted}`, numeric: true },
     ],
     (row) => row.id,
-    "Nothing was published since. Publish something on the channel.",
+    "Nothing has been published since then. Publish something on the channel.",
   );
   place.append(section("Traced messages", state, list.element));
   const load = async () => {
     try {
       const { until, messages } = await get(channelPath(channel, "/trace"), signal);
-      setText(state, until === null ? "The minute is over." : "What is published now is traced.");
+      setText(state, until === null ? "Tracing has ended." : "What is published now is traced.");
       list.update(messages.reverse());
     } catch (error) {
       if (!signal.aborted) problem.show(error);
@@ -74,7 +74,7 @@ async function showChannel(place, channel, problem, signal) {
 
 /** @param {HTMLElement} place @param {string} channel @param {string} id @param {AbortSignal} signal */
 async function showMessage(place, channel, id, signal) {
-  place.append(heading("One message traced", "On ", channelLink(channel), ". Times count from the moment at which it was in the log's queue."));
+  place.append(heading("Trace of a message", "On ", channelLink(channel), ". Times are counted from the moment the message entered the log's queue."));
   let trace;
   try {
     trace = await get(channelPath(channel, `/messages/${encodeURIComponent(id)}/trace`), signal);
@@ -87,7 +87,7 @@ async function showMessage(place, channel, id, signal) {
   const last = Math.max(trace.synced ?? 0, ...trace.deliveries.flatMap((/** @type {any} */ each) => [each.queued, each.written ?? 0]), trace.logged + 0.001);
   const span = last - trace.logged;
   const rows = [
-    { key: "received", what: "Received", who: peerLink(trace.sender), from: null, to: trace.received, note: `${moment(trace.received)}, to a millisecond` },
+    { key: "received", what: "Received", who: peerLink(trace.sender), from: null, to: trace.received, note: moment(trace.received) },
     { key: "logged", what: "Logged", who: "", from: 0, to: 0, note: `record ${trace.sequence}` },
     { key: "synced", what: "On disk", who: "", from: 0, to: trace.synced === null ? null : trace.synced - trace.logged, note: after(trace, trace.synced) },
     ...trace.deliveries.map((/** @type {any} */ each, /** @type {number} */ at) => ({
@@ -96,7 +96,7 @@ async function showMessage(place, channel, id, signal) {
       who: peerLink(each.peer),
       from: each.queued - trace.logged,
       to: each.written === null ? null : each.written - trace.logged,
-      note: each.written === null ? "waits for the reader" : after(trace, each.written),
+      note: each.written === null ? "waiting for the reader" : after(trace, each.written),
     })),
   ];
   const list = table(
@@ -105,7 +105,7 @@ async function showMessage(place, channel, id, signal) {
       { title: "Step", cell: (/** @type {any} */ row) => row.what },
       { title: "Peer", cell: (row) => row.who },
       { title: "When", cell: (row) => row.note, numeric: true },
-      { title: "Span", cell: (row) => ruler(row, span), minor: true },
+      { title: "Duration", cell: (row) => ruler(row, span), minor: true },
     ],
     (row) => row.key,
   );
