@@ -15,11 +15,11 @@ NO_REPORT: Final = "the pipeline has not written %s; `trellis pipeline report` d
 UNREADABLE: Final = "%s is not a report: %s"
 
 
-class _Named(msgspec.Struct, rename="camel"):
+class _CamelCase(msgspec.Struct, rename="camel"):
     """Something whose members REST names as JavaScript does."""
 
 
-class ProtocolTraffic(_Named):
+class ProtocolTraffic(_CamelCase):
     """Messages that were published by one protocol."""
 
     protocol: str
@@ -27,7 +27,7 @@ class ProtocolTraffic(_Named):
     bytes: int
 
 
-class ChannelTraffic(_Named):
+class ChannelTraffic(_CamelCase):
     """Messages of one of the busiest channels."""
 
     channel: str
@@ -35,7 +35,7 @@ class ChannelTraffic(_Named):
     bytes: int
 
 
-class FlowLatency(_Named):
+class FlowLatency(_CamelCase):
     """Deliveries from one protocol to another, with percentiles of their latency in ms; null if none was measured."""
 
     from_: str = msgspec.field(name="from")
@@ -47,7 +47,7 @@ class FlowLatency(_Named):
     p99: float | None
 
 
-class CheckResult(_Named):
+class CheckResult(_CamelCase):
     """How many records passed a check of ids or signatures, or failed it."""
 
     check: str
@@ -55,14 +55,14 @@ class CheckResult(_Named):
     count: int
 
 
-class Counted(_Named):
+class Counted(_CamelCase):
     """How often something was found."""
 
     name: str
     count: int
 
 
-class Work(_Named):
+class Work(_CamelCase):
     """What one job of the pipeline has done since the tables began."""
 
     job: str
@@ -72,7 +72,7 @@ class Work(_Named):
     seconds: float
 
 
-class Report(_Named):
+class Report(_CamelCase):
     """A report; times are in ms since 1970, and null if there are no records."""
 
     made: int
