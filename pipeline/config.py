@@ -68,7 +68,8 @@ class Options:
     """Everything that a job can be told.
 
     *heap_megabytes* is the heap of the driver and of each executor. *publish* is the URL of the gateway on which
-    statistics are published, *key* an API key for it and for the source.
+    statistics are published, *key* an API key for it and for the source. *query* is for the job `sql`, which prints
+    rows for people, or *as_json*.
     """
 
     warehouse: Path
@@ -84,6 +85,8 @@ class Options:
     publish: str | None = None
     key: str | None = None
     output: Path | None = None
+    query: str | None = None
+    as_json: bool = False
     java_options: str = ""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .config import FORMAT, FORMAT_FILE, Options
 from .errors import PipelineError
-from .jobs import MIGRATE, job
+from .jobs import MIGRATE, SQL, job
 from .locks import JobLock
 from .migrate import migrate
 from .run import Run, to_terminal
@@ -28,7 +28,10 @@ def execute(name: str, options: Options) -> int:
         to_terminal(f"{name}: starting Spark on {options.master}")
         run = Run(start(options), options)
         try:
-            repeat(name, run, stop)
+            if name == SQL:
+                job(name)(run)
+            else:
+                repeat(name, run, stop)
         finally:
             run.spark.stop()
     except PipelineError as error:

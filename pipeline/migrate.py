@@ -18,7 +18,6 @@ from typing import Any, Final
 from . import spans
 from .config import FORMAT, FORMAT_FILE, MANIFEST
 from .errors import DamagedWarehouse
-from .jobs.compact import OWNERS
 from .locks import FOLDER, JobLock
 from .schemas import BATCHES, MESSAGES, REJECTS, STREAMR, TABLES, TableSpec
 from .sinks.delta import Table
@@ -27,7 +26,7 @@ from .sinks.state import State
 
 DONE: Final = "done"  # the note of format 1 with the sequences that were processed, by gateway
 LEFT_OVER: Final = (".staging", ".trash")  # folders of format 1
-JOBS: Final = ("compact", "publish", *dict.fromkeys(OWNERS.values()))
+JOBS: Final = ("compact", "publish", *dict.fromkeys(spec.job for spec in TABLES if spec.job))
 
 Manifest = dict[str, Any]
 
@@ -39,7 +38,7 @@ def migrate(warehouse: Path, say: Callable[[str], None]) -> None:
             held.enter_context(JobLock(warehouse, job))
         manifests = {spec: found for spec in TABLES if (found := _manifest(warehouse, spec)) is not None}
         for spec, manifest in manifests.items():
-            table = Table(warehouse, spec, OWNERS.get(spec, ""))
+            table = Table(warehouse, spec, spec.job)
             if table.exists():
                 continue  # an interrupted migration has done it
             files = list(_files(table, _valid_parts(warehouse, spec, manifests)))
@@ -76,7 +75,7 @@ def _state(warehouse: Path, spec: TableSpec, manifest: Manifest, rows: int) -> S
         return replace(state, segments={gateway: sorted(keys) for gateway, keys in segments.items()})
     if DONE in notes:
         state = replace(state, spans={gateway: spans.union(told) for gateway, told in notes.pop(DONE).items()})
-    plan = _plan(warehouse, OWNERS[spec])
+    plan = _plan(warehouse, spec.job)
     follows = spec is STREAMR and plan.get("batch") == state.batch  # other tables may lack that batch
     return replace(state, plan=plan["plan"] if follows else None)
 
@@ -94,7 +93,7 @@ def _valid_parts(warehouse: Path, spec: TableSpec, manifests: dict[TableSpec, Ma
     """Return the parts of a table, without those of a batch that another table of its job does not have yet."""
     parts: list[dict[str, Any]] = manifests[spec]["parts"]
     if spec is REJECTS:
-        unfinished = _unfinished_rejects(_plan(warehouse, OWNERS[spec]), manifests.get(MESSAGES))
+        unfinished = _unfinished_rejects(_plan(warehouse, spec.job), manifests.get(MESSAGES))
         return [part for part in parts if part["name"] != unfinished]
     if spec is BATCHES:
         done = _batches(manifests)
@@ -121,14 +120,15 @@ def _counted(part: dict[str, Any]) -> tuple[str, int]:
 
 
 def _batches(manifests: dict[TableSpec, Manifest]) -> dict[str, int]:
-    """Return the last finished batch of each job: that of its last table in `OWNERS`."""
-    return {job: manifests[spec]["batch"] for spec, job in OWNERS.items() if spec in manifests and spec is not REJECTS}
+    """Return the last finished batch of each job: that of its last table in `TABLES`."""
+    counted = [spec for spec in TABLES if spec in manifests and spec.job and spec is not REJECTS]
+    return {spec.job: manifests[spec]["batch"] for spec in counted}
 
 
 def _transactions(spec: TableSpec, manifests: dict[TableSpec, Manifest]) -> dict[str, int]:
     """Return the jobs whose batches are in a table, with the last one."""
     if spec is not BATCHES:
-        return {OWNERS[spec]: manifests[spec]["batch"]}
+        return {spec.job: manifests[spec]["batch"]}
     counted: dict[str, int] = {}
     done = _batches(manifests)
     for job, batch in map(_counted, manifests[spec]["parts"]):

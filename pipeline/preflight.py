@@ -23,7 +23,7 @@ from .config import (
     Options,
     bearer,
 )
-from .jobs import ALL, IMPORT, MIGRATE
+from .jobs import ALL, IMPORT, MIGRATE, SQL
 
 TIMEOUT_SECONDS: Final = 5.0  # for a gateway's answer
 MASTER: Final = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|(spark|k8s)://.+")
@@ -47,6 +47,10 @@ def check(job: str, options: Options) -> None:
         raise BadOption("the key in TRELLIS_KEY or --key has characters that no key has")
     if job in READS:
         _check_source(job, options)
+    if (job == SQL) != (options.query is not None):
+        raise BadOption(f'{job}: a query belongs to sql, as in trellis pipeline {SQL} "SELECT count(*) FROM messages"')
+    if job == SQL and options.follow:
+        raise BadOption(f"{SQL} answers once; leave --follow out")
     _check_warehouse(job, options.warehouse)
     _check_output(job, options.output)
     if options.publish is not None:
@@ -93,6 +97,8 @@ def _check_warehouse(job: str, path: Path) -> None:
     if not os.access(there, os.W_OK | os.X_OK):
         raise BadOption(f"--warehouse: {there} cannot be written")
     found = _format(path)
+    if job == SQL and found is None:
+        raise BadOption(f"--warehouse: {path} is no warehouse; name the directory of the tables")
     if job == MIGRATE:
         if found not in (1, FORMAT):
             what = "is no warehouse" if found is None else f"has format {found}"

@@ -28,21 +28,23 @@ _TEXTS, _FLAG, _REAL = ArrayType(StringType()), BooleanType(), DoubleType()
 
 
 class TableSpec(NamedTuple):
-    """A table: its path below the warehouse, its schema, and the columns of its primary key."""
+    """A table: its path below the warehouse, its schema, the columns of its primary key, and the job that writes it."""
 
     name: str
     schema: StructType
     key: tuple[str, ...]
+    job: str = ""
 
 
-def _table(name: str, key: str, /, **columns: DataType) -> TableSpec:
-    return TableSpec(name, StructType([StructField(c, kind) for c, kind in columns.items()]), tuple(key.split()))
+def _table(name: str, key: str, job: str, /, **columns: DataType) -> TableSpec:
+    return TableSpec(name, StructType([StructField(c, kind) for c, kind in columns.items()]), tuple(key.split()), job)
 
 
 # A record of the log. `content`, `native` and `refs` are JSON text; `fact` is the text of a record that is no message.
 MESSAGES: Final = _table(
     "bronze/messages",
     "gateway_id seq",
+    "ingest",
     gateway_id=_TEXT,
     seq=_LONG,
     time=_LONG,
@@ -66,10 +68,11 @@ MESSAGES: Final = _table(
     fact=_TEXT,
     crc=_TEXT,
 )
-REJECTS: Final = _table("bronze/rejects", "file line", file=_TEXT, line=_LONG, reason=_TEXT, raw=_TEXT)
+REJECTS: Final = _table("bronze/rejects", "file line", "ingest", file=_TEXT, line=_LONG, reason=_TEXT, raw=_TEXT)
 STREAMR: Final = _table(
     "silver/streamr",
     "stream partition publisher chain ts seq",
+    "decode",
     gateway_id=_TEXT,
     log_seq=_LONG,
     stream=_TEXT,
@@ -91,6 +94,7 @@ STREAMR: Final = _table(
 ARBOR_NODES: Final = _table(
     "silver/arbor_nodes",
     "node_id",
+    "decode",
     gateway_id=_TEXT,
     log_seq=_LONG,
     node_id=_TEXT,
@@ -107,6 +111,7 @@ ARBOR_NODES: Final = _table(
 TOPIC_PACKETS: Final = _table(
     "silver/topic_packets",
     "gateway_id seq",
+    "decode",
     gateway_id=_TEXT,
     seq=_LONG,
     type=_INT,
@@ -118,6 +123,7 @@ TOPIC_PACKETS: Final = _table(
 INTEGRITY: Final = _table(
     "audit/integrity",
     "gateway_id log_seq check",
+    "integrity",
     gateway_id=_TEXT,
     log_seq=_LONG,
     native_id=_TEXT,
@@ -129,6 +135,7 @@ INTEGRITY: Final = _table(
 GAPS: Final = _table(
     "audit/gaps",
     "stream partition publisher chain ts seq",
+    "gaps",
     stream=_TEXT,
     partition=_INT,
     publisher=_TEXT,
@@ -144,6 +151,7 @@ GAPS: Final = _table(
 CHANNEL_MINUTE: Final = _table(
     "gold/channel_minute",
     "minute protocol channel",
+    "stats",
     minute=TimestampType(),
     protocol=_TEXT,
     channel=_TEXT,
@@ -155,6 +163,7 @@ CHANNEL_MINUTE: Final = _table(
 LATENCY_MINUTE: Final = _table(
     "gold/latency_minute",
     "minute from_protocol to_protocol",
+    "stats",
     minute=TimestampType(),
     from_protocol=_TEXT,
     to_protocol=_TEXT,
@@ -167,6 +176,7 @@ LATENCY_MINUTE: Final = _table(
 FOREST: Final = _table(
     "gold/forest",
     "node_id",
+    "forest",
     node_id=_TEXT,
     root=_TEXT,
     depth_ok=_FLAG,
@@ -178,6 +188,7 @@ FOREST: Final = _table(
 BATCHES: Final = _table(
     "ops/batches",
     "job batch",
+    "",
     job=_TEXT,
     batch=_LONG,
     first_seq=_LONG,

@@ -229,7 +229,6 @@ WITHOUT_JSON = {  # commands whose results are no data for programs, or are for 
     "backup": "tells what it wrote",
     "restore": "tells what it wrote",
     "healthcheck": "its exit code is the answer",
-    "pipeline": "its tables and its report are files",
     "key add": "prints the key alone",
     "key rotate": "prints the key alone",
     "key remove": "prints nothing",

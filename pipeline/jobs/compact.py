@@ -8,47 +8,20 @@ from typing import Final
 
 from pipeline.locks import JobLock
 from pipeline.run import BatchCounts, Run, locked
-from pipeline.schemas import (
-    ARBOR_NODES,
-    BATCHES,
-    CHANNEL_MINUTE,
-    FOREST,
-    GAPS,
-    INTEGRITY,
-    LATENCY_MINUTE,
-    MESSAGES,
-    REJECTS,
-    STREAMR,
-    TOPIC_PACKETS,
-    TableSpec,
-)
+from pipeline.schemas import BATCHES, MESSAGES, TABLES
 from pipeline.sinks.delta import Table
 
 JOB: Final = "compact"
 VACUUM_FILES: Final = 64  # so many old files are worth two commits while the job is repeated
-
-# The job that writes each table, whose lock is needed to change it.
-OWNERS: Final[dict[TableSpec, str]] = {
-    MESSAGES: "ingest",
-    REJECTS: "ingest",
-    STREAMR: "decode",
-    ARBOR_NODES: "decode",
-    TOPIC_PACKETS: "decode",
-    INTEGRITY: "integrity",
-    GAPS: "gaps",
-    FOREST: "forest",
-    CHANNEL_MINUTE: "stats",
-    LATENCY_MINUTE: "stats",
-}
 
 
 def run(run: Run) -> int:
     """Compact every table; return the number of tables whose files were merged or whose old messages were removed."""
     changed = 0
     with JobLock(run.options.warehouse, JOB):
-        for spec, owner in OWNERS.items():
-            with JobLock(run.options.warehouse, owner):
-                changed += _compact(run, run.table(spec, owner))
+        for spec in filter(lambda spec: spec.job, TABLES):
+            with JobLock(run.options.warehouse, spec.job):  # only who has it may change the table
+                changed += _compact(run, run.table(spec, spec.job))
         batches = run.table(BATCHES, JOB)
         with locked(batches):
             changed += _compact(run, batches)

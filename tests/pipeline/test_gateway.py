@@ -13,6 +13,8 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
 import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from typer.testing import CliRunner
 
 from gateway.access.auth import KeyFile
@@ -27,6 +29,8 @@ from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, MESSAGES, REJECTS
 from pipeline.sinks.bus import CHANNEL
 from pipeline.sources import gateway as remote
+from pipeline.sources import requests
+from pipeline.sources.stream import LogStream
 from tests.pipeline.generate import lines, mixed, talk
 from tests.server import Server
 
@@ -47,7 +51,7 @@ def say(server: Server, texts: list[str]) -> None:
 def test_a_gateways_log_is_read_over_http_and_is_the_same_as_its_files(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "TASK_RECORDS", 30)
+    monkeypatch.setattr(requests, "TASK_RECORDS", 30)
     monkeypatch.setattr(remote, "BATCH_RECORDS", 70)
     grants = json.dumps({"rest:anonymous": ["*:*", "admin:*"]})
     with Server(tmp_path / "data", env={"TRELLIS_AUTH__GRANTS": grants}) as server:
@@ -70,6 +74,42 @@ def test_a_gateways_log_is_read_over_http_and_is_the_same_as_its_files(
     again = make_run(source=LogSource(tmp_path / "data/log"))
     ingest.run(again)
     assert rows(again) == rows(files), "the files may take over from the gateway: nothing twice"
+
+
+def test_a_stream_has_each_record_once_in_batches_of_its_limit(spark: SparkSession, tmp_path: Path) -> None:
+    """Structured Streaming on the log: its own offsets and checkpoint, `availableNow`, and progress."""
+    grants = json.dumps({"rest:anonymous": ["*:*", "admin:*"]})
+    batches: dict[int, list[Any]] = {}
+
+    def take(frame: DataFrame, batch: int) -> None:
+        batches[batch] = frame.select("seq", "content").collect()
+
+    def available(server: Server) -> list[Any]:
+        """What the listener is told of a query that reads everything that is there now."""
+        rows = spark.readStream.format(remote.NAME).option("url", f"http://{server.http}")
+        query = rows.option("maxRecordsPerTrigger", 30).load().writeStream.foreachBatch(take)
+        run = query.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
+        assert run.awaitTermination(100)
+        return [progress for progress in run.recentProgress if progress.numInputRows]
+
+    spark.dataSource.register(remote.RemoteLog)
+    with Server(tmp_path / "data", env={"TRELLIS_AUTH__GRANTS": grants}) as server:
+        say(server, [f"first {n}" for n in range(80)])
+        told = available(server)
+        first = sum(map(len, batches.values()))
+        assert [progress.numInputRows for progress in told] == [30, 30, first - 60]
+        assert json.loads(told[0].sources[0].endOffset)["after"] == 30
+        assert json.loads(told[0].sources[0].latestOffset)["after"] == first, "how far it is behind"
+        say(server, ["one more"])
+        available(server)
+        assert len(batches) == 4, "it continues from its checkpoint"
+        read = [row for batch in sorted(batches) for row in batches[batch]]
+        assert [row.seq for row in read] == [*range(1, len(read) + 1)]
+        said = [json.loads(row.content)["text"] for row in read if row.content]
+        assert said == [*(f"first {n}" for n in range(80)), "one more"]
+        others = LogStream({"url": f"http://{server.http}"})
+        with pytest.raises(PipelineError, match="use another checkpointLocation"):
+            others.latestOffset({"gateway": "another", "after": 0}, ReadAllAvailable())
 
 
 class Spoiled(BaseHTTPRequestHandler):

@@ -47,6 +47,10 @@ FAULTS = {
     "no output":           (["import", "--source", f"log:{HERE}"], "--output FOLDER"),
     "a full output":       (["import", "--source", f"log:{HERE}", "-o", HERE], "is not empty"),
     "a page in no folder": (["report", "-o", f"{HERE}/none/page.html"], "name a file"),
+    "no query":            (["sql"], "a query belongs to sql"),
+    "a query too much":    (["gaps", "SELECT 1"], "a query belongs to sql"),
+    "an endless query":    (["sql", "SELECT 1", "--follow"], "leave --follow out"),
+    "nothing to query":    (["sql", "SELECT 1", "--warehouse", f"{HERE}/none"], "is no warehouse"),
     "no such master":      (["gaps", "--master", "locl[2]"], "--master 'locl[2]' is none of"),
 }
 # fmt: on
