@@ -128,7 +128,7 @@ def test_nothing_is_missing_or_twice_when_the_gateway_is_killed(tmp_path: Path) 
 
 def test_a_gateway_that_is_silent_is_left_and_found_again(server: Server) -> None:
     async def scenario() -> None:
-        async with page(server, timeout=0.6) as client:
+        async with page(server, timeout=1.5) as client:
             await client.subscribe(where="still")
             server.process.send_signal(signal.SIGSTOP)
             try:

@@ -42,7 +42,7 @@ from gateway.shells.flusher import MAX_TURNS, MAX_WAIT, flusher_of
 from gateway.shells.turns import CHEAP_SECONDS, FIRST_PORTION, LONG_TURN, turns_of
 
 PATIENCE = 20  # seconds
-HEAD_SECONDS = 0.3
+BRIEF = 0.3  # seconds, where a test is about a limit
 
 HANDSHAKE = (
     b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -108,8 +108,8 @@ class Echo(Session):
 
 
 class Http(uvicorn_http.FastHttp):
-    head_seconds = HEAD_SECONDS
-    stalled_seconds = HEAD_SECONDS
+    head_seconds = PATIENCE
+    stalled_seconds = PATIENCE
 
 
 class Service:
@@ -171,7 +171,7 @@ class Service:
         return StreamingResponse(pieces())
 
     async def slow(self, request: Request) -> PlainTextResponse:  # noqa: ARG002
-        await asyncio.sleep(HEAD_SECONDS * 1.5)
+        await asyncio.sleep(BRIEF * 1.5)
         return PlainTextResponse("done")
 
 
@@ -373,6 +373,14 @@ def test_a_handshake_that_is_none_does_not_leave_the_connection_open(
 # Limits before the handshake
 
 
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request has to be whole, and an answer to be read, in a moment."""
+    monkeypatch.setattr(Http, "head_seconds", BRIEF)
+    monkeypatch.setattr(Http, "stalled_seconds", BRIEF)
+
+
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
 def test_who_does_not_finish_a_request_is_dropped(server: Harness, said: bytes) -> None:
     with server.connect() as peer:
@@ -380,12 +388,14 @@ def test_who_does_not_finish_a_request_is_dropped(server: Harness, said: bytes) 
         assert rest(peer) == b""
 
 
+@pytest.mark.usefixtures("brief")
 def test_so_is_who_does_not_finish_another(server: Harness) -> None:
     with server.connect() as peer:
         peer.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET /again")
         assert rest(peer).startswith(b"HTTP/1.1 404")
 
 
+@pytest.mark.usefixtures("brief")
 def test_an_answer_may_take_longer_than_a_request(server: Harness) -> None:
     with server.connect() as peer:
         peer.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
@@ -461,6 +471,7 @@ def test_what_a_client_sends_before_it_was_answered_is_not_read(server: Harness)
         assert sent < 1 << 25, "the sockets take some megabytes"
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[tuple[str, int] | None] = []
 
@@ -479,6 +490,7 @@ def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: Harness, monkey
         assert left < 1 << 28, "what the sockets held"
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_client_that_hangs_up_while_pipelined_requests_are_answered_is_no_fault(
     server: Harness, caplog: pytest.LogCaptureFixture, allowed: set[str]
 ) -> None:
@@ -486,7 +498,7 @@ def test_a_client_that_hangs_up_while_pipelined_requests_are_answered_is_no_faul
         peer.sendall(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
         peer.recv(1 << 20)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    time.sleep(2 * HEAD_SECONDS)
+    time.sleep(2 * BRIEF)
     allowed.add("socket.send() raised exception.")  # what asyncio's own loop says of it
     assert "Exception in ASGI application" not in caplog.text
 

@@ -516,7 +516,11 @@ def other_end(mine: socket.socket) -> socket.socket:
 # Back-pressure
 
 
-def test_a_listener_that_does_not_read_is_closed_and_the_others_hear_everything(server: Server) -> None:
+def test_a_listener_that_does_not_read_is_closed_and_the_others_hear_everything(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for shell in (serve, connection):
+        monkeypatch.setattr(shell, "LINGER_SECONDS", PATIENCE)  # for the reason, until it reads again
     channel, overflows = server.channel(), server.counts.overflows
     with server.connect() as speaker, server.connect() as deaf, server.connect() as listener:
         for client in deaf, listener:
@@ -583,7 +587,7 @@ def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: Serve
 @only(TCP | FAST_WEBSOCKET)
 def test_who_reads_nothing_of_a_long_answer_is_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for shell in (serve, connection):
-        monkeypatch.setattr(shell, "STALLED_SECONDS", 0.2)
+        monkeypatch.setattr(shell, "STALLED_SECONDS", 0.5)
     with server.connect() as deaf, server.connect() as slow:
         deaf.say(b"long 1000000")
         slow.say(b"long 1000000")

@@ -447,7 +447,7 @@ def test_a_deep_thread_works(place: Any, lobby: str, alice: Any, announce: Any) 
 
 
 def test_a_peer_beyond_its_rate_is_read_more_slowly(make_place: Callable[..., Any], alice: Any) -> None:
-    slow = {"rates": "on", "peer": {"rate": 1, "burst": 3}}
+    slow = {"rates": "on", "peer": {"rate": 0.001, "burst": 3}}
     place = make_place(limits=slow)
     line, community = place.connect(), alice.community("lobby")
     nodes = [alice.identity, community, *(alice.reply(community, str(n)) for n in range(6))]

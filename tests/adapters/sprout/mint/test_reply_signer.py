@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from adapters.sprout.wire.codec import NodeLine
 from gateway.core.message import Peer
 from gateway.storage import index
 from tests.adapters.sprout.conftest import nodes, pairs
+from tests.still import PATIENCE
 
 DAY = 86_400_000
 
@@ -178,7 +180,8 @@ def test_the_first_answer_keeps_the_newest(place: Any, community: str) -> None:
 def test_deep_replies_are_found_at_once(
     place: Any, ear: Any, community: str, monkeypatch: pytest.MonkeyPatch, make_place: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(index, "GATHER_SECONDS", 0.5)  # until then nothing of it is in the tables
+    gathered = threading.Event()  # until then nothing of it is in the tables
+    monkeypatch.setattr(index, "sleep", lambda _seconds: gathered.wait(PATIENCE))
     toy = place.toy()
     thread = [toy.say(0)]
     for n in range(1, 4):
@@ -194,6 +197,7 @@ def test_deep_replies_are_found_at_once(
 
     assert place.gateway.index.applied_seq < thread[0].seq
     assert answers(ear) == questions
+    gathered.set()
     place.index()
     assert place.gateway.index.applied_seq >= thread[-1].seq
     assert answers(ear) == questions
