@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from gateway.access.limits import Throttle
+from gateway.access.limits import CREATION_COST, Throttle
 from gateway.access.manager import AccessManager
 from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.buckets import TokenBuckets
@@ -211,12 +211,18 @@ class Gateway:
             log_time=self._log_time,
         )
         self.log.on_resume = self.bus.resume_waiting
+        self.bus.charge_creation = lambda network: self.charge(network, CREATION_COST)
         self.bus.on_join, self.bus.on_leave = self.access_log.opened, self.access_log.closed
         self.metrics.on_refused = self.access_log.refused
         if self.tracing is not None:
             self.tracing.install(self.bus)
         self.tracer = Tracer(self.bus, partial(self.log.when_synced, hurry=False))
         self.admission = Admission(self.access, limits, self.bus, self.metrics)
+
+    def charge(self, network: str, requests: float) -> None:
+        """Charge *network* for what is as much work as *requests* usual requests."""
+        if self.throttle is not None:
+            self.throttle.charge(network, requests)
 
     def _read_pacer(self) -> ReadPacer:
         limits = self.settings.limits

@@ -113,7 +113,7 @@ class StreamrAdapter(Adapter):
     def start(self, services: Services) -> None:
         """Continue the message chains where the log ends."""
         super().start(services)
-        self.bridge_signer.start(services.index)
+        self.bridge_signer.start(services.index, services.bus.peers)
         self.streams.start(services)
         self.publishers.start(services.index)
         path = self.home.secrets / logouts.LOGOUTS_FILE

@@ -62,13 +62,12 @@ class Bus:
         self.channels, self.peers = channels, peers
         self.clock, self.metrics = clock, metrics
         self.translators = list(translators)
-        self.allowed = policies.allowed
-        self.throttle = policies.throttle
-        self.read_pacer = policies.read_pacer
-        self.subscriptions = policies.subscriptions
+        self.allowed, self.throttle = policies.allowed, policies.throttle
+        self.read_pacer, self.subscriptions = policies.read_pacer, policies.subscriptions
         self.flows = Flows()
         self.on_join: Callable[[Member, Peer], None] = lambda _session, _peer: None
         self.on_leave: Callable[[Member], None] = lambda _session: None
+        self.charge_creation: Callable[[str], None] = lambda _network: None  # who creates a channel by publishing
         self._log_time = LogClock(clock, 0).now if log_time is None else log_time
         self._stamper = Stamper(ids)
         self.submit: Take = self.take
@@ -264,7 +263,7 @@ class Bus:
         """
         first = run[0]
         self.gathering.settle(first.channel, first.sender.number, origin)
-        self._admit(first.channel)
+        self._admit(first.channel, origin)
         parent = found = None  # many of a run may have the same parent
         for message in run:
             if message.parent is not None:
@@ -282,7 +281,7 @@ class Bus:
         if message.late or message.parent is not None or not self.gathering.begin(always=origin is None):
             self.publish_run((message,), origin)
             return
-        self._admit(message.channel)
+        self._admit(message.channel, origin)
         self.gathering.add(message, origin, refuse)
 
     def take(self, run: Sequence[Message], origins: Sequence[Member | None], time: int | None = None) -> None:
@@ -373,11 +372,12 @@ class Bus:
     def _may_listen(self, session: Member, channel: str) -> bool:
         return self.allowed(session.principal, "subscribe", channel)
 
-    def _admit(self, channel: str) -> None:
-        """Register *channel*; raise `Unavailable` if nothing can be logged now."""
+    def _admit(self, channel: str, origin: Member | None) -> None:
+        """Register *channel* for *origin*; raise `Unavailable` if nothing can be logged now."""
         if self.ledger.congested:
             self.check_log()
-        self.channels.register(channel)
+        if self.channels.register(channel) and origin is not None:
+            self.charge_creation(origin.principal.address)
 
     def _add_refs(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol

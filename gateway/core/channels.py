@@ -150,11 +150,14 @@ class Channels:
             for protocol, address in self._addresses.pop(channel, {}).items():
                 del self._names[protocol][address]
 
-    def register(self, channel: str) -> None:
-        """Register and open *channel*; nothing happens if it exists."""
-        if channel not in self._complete:
-            self.reserve(channel)
-            self._register(channel)
+    def register(self, channel: str) -> bool:
+        """Register and open *channel*; nothing happens if it exists. Return whether it was created."""
+        if channel in self._complete:
+            return False
+        self.reserve(channel)
+        created = not self.exists(channel)
+        self._register(channel)
+        return created
 
     def configure(self, channel: str) -> None:
         """Register *channel* for the operator, even if users cannot create any, and beyond the limit."""

@@ -43,6 +43,11 @@ class PeerRegistry:
         self._durable = BoundedMap[tuple[str, str], Peer](MAX_KNOWN, self._forget)
         self._numbers: dict[int, Peer] = {}
 
+    @property
+    def free(self) -> int:
+        """The number after all blocks, of this gateway and others: no peer has it yet, or a higher one."""
+        return self._free
+
     def connection(self, protocol: str) -> Peer:
         """The peer of a new connection; its number is never used again."""
         return Peer(self._number(), protocol)

@@ -95,8 +95,12 @@ class Caller:
 
     def charge(self, requests: float) -> None:
         """Charge the request as so many *requests*."""
-        if self.gateway.throttle is not None:
-            self.gateway.throttle.charge(self.principal.address, requests)
+        self.gateway.charge(self.principal.address, requests)
+
+    def charge_creation(self, channel: str) -> None:
+        """Charge the request for *channel*, which it is about to use, if there is none yet."""
+        if not self.gateway.channels.exists(channel):
+            self.gateway.bus.charge_creation(self.principal.address)
 
     def charge_malformed(self, size: int) -> None:
         """Charge the network of the caller for *size* bytes of malformed input."""

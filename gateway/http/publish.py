@@ -88,7 +88,10 @@ class Publisher:
         Raises `RequestError` if it is refused.
         """
         message = self._message(content, *line)
-        return self._find(message) or self.gateway.bus.publish(message)
+        if (found := self._find(message)) is not None:
+            return found
+        self.caller.charge_creation(self.channel)
+        return self.gateway.bus.publish(message)
 
     def publish_alone(self, content: ParsedContent, refuse: Refuse) -> Receipt | Message:
         """`publish`, perhaps together with what others publish in this turn of the loop.
@@ -99,6 +102,7 @@ class Publisher:
         message = self._message(content)
         if (found := self._find(message)) is not None:
             return found
+        self.caller.charge_creation(self.channel)
         bus = self.gateway.bus
 
         def forget(error: RequestError) -> None:
@@ -115,6 +119,7 @@ class Publisher:
     def publish_run(self, lines: Iterable[ParsedContent | Problem]) -> list[Message]:
         """Publish *lines* that `takes_in_runs` takes, all or none of them; raises `RequestError` if it is none."""
         self.caller.authorize("publish", self.channel)
+        self.caller.charge_creation(self.channel)
         run = [Message(self.channel, self._who, REST, line.text) for line in lines if isinstance(line, ParsedContent)]
         self.gateway.bus.publish_run(run)
         return run

@@ -223,11 +223,11 @@ class Rest:
             raise UnknownChannel(name)
         caller.check("publish", name)
         self.gateway.bus.check_log()
-        existed = self.gateway.channels.exists(name)
-        self.gateway.channels.register(name)
+        caller.charge_creation(name)
+        created = self.gateway.channels.register(name)
         await self._wait_until_prepared(name)
         await wait_until_synced(self.gateway.log, self.gateway.log.next_seq - 1)
-        return views.json_response(views.channel(self.gateway, name), 200 if existed else 201)
+        return views.json_response(views.channel(self.gateway, name), 201 if created else 200)
 
     async def close_channel(self, request: Request, channel: Channel) -> Response:
         """Remove a channel from the list until it is used again; its history and its addresses remain."""

@@ -24,6 +24,7 @@ from gateway.core.message import LATE_AFTER, Message
 from .stored import ChainPosition
 
 if TYPE_CHECKING:
+    from gateway.core.peers import PeerRegistry
     from gateway.storage.lookup import Lookup
 
 MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
@@ -57,9 +58,11 @@ class BridgeSigner:
         self._signed = BoundedMap[str, None](MAX_HEADS)  # addresses
         self._direct = (0, 0)
 
-    def start(self, index: Lookup) -> None:
-        """Continue the chains where they end in *index*."""
+    def start(self, index: Lookup, peers: PeerRegistry) -> None:
+        """Continue the chains where they end in *index*; *peers* tells which senders are too new to have any there."""
         self._index = index
+        self._peers = peers
+        self._first_unindexed = peers.free  # all chains of peers with this number or a higher one are in `_heads`
 
     def address(self, message: Message) -> str:
         """The publisher's address of *message* in Streamr."""
@@ -151,9 +154,11 @@ class BridgeSigner:
     def _load_head(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ended before; chains beyond `MAX_HEADS` leave, if the index has them."""
         self._remember(message)
-        settled = message.time - INDEXED_AFTER
+        settled, count = message.time - INDEXED_AFTER, len(self._heads)
         self._heads.drop_while(lambda head: len(self._heads) >= MAX_HEADS and head[0] < settled)
-        return self._find_head(message)
+        if len(self._heads) < count:
+            self._first_unindexed = self._peers.free
+        return None if message.sender.number >= self._first_unindexed else self._find_head(message)
 
     def _find_head(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ends, by the newest of its sender's messages in the log."""

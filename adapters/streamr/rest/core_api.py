@@ -72,6 +72,11 @@ class CoreApi:
         place = Peer(-1 - crc32(caller.network.encode()), NAME)
         self._context.bus.pace(Principal("", caller.network), place, channel)
 
+    def charge_creation(self, caller: RestCaller, channel: str) -> None:
+        """Charge the caller's network for *channel*, which it is about to use, if there is none yet."""
+        if not self._context.bus.channels.exists(channel):
+            self._context.bus.charge_creation(caller.network)
+
     # Users
 
     def challenge(self, address: str) -> dict[str, Any]:

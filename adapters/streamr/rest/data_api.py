@@ -144,6 +144,7 @@ class DataApi:
         message = self._message(stream, query, body)
         channel = self._channel(stream, message.id.stream_partition)
         self._core_api.throttle(caller, channel)
+        self._core_api.charge_creation(caller, channel)
         failed: list[RequestError] = []
         requester, request = RestRequester(self._context, self._trust, caller), PublishRequest(message=message)
         self._publish_handler.publish(requester, request, channel, failed.append)

@@ -44,6 +44,7 @@ class StreamManagement(CoreApi):
             if not self._streams.is_configured(stream):
                 self._describe(stream, fields)
             channels.register(channel)
+            self._context.bus.charge_creation(caller.network)
         return self._streams.shown(stream)
 
     def update(self, caller: RestCaller, stream: str, fields: dict[str, Any]) -> dict[str, Any]:

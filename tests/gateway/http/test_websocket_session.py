@@ -209,7 +209,7 @@ def test_a_slow_reader_is_closed_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_a_page_of_history_costs_as_many_requests_as_with_rest(tmp_path: Path) -> None:
-    limits = {"TRELLIS_LIMITS__RATES": "on", "TRELLIS_LIMITS__ADDRESS": '{"rate": 0.001, "burst": 20}'}
+    limits = {"TRELLIS_LIMITS__RATES": "on", "TRELLIS_LIMITS__ADDRESS": '{"rate": 0.001, "burst": 30}'}
     with Server(tmp_path, env=limits) as server, opened(server) as socket:
         page = Page(socket)
         assert page.ask("publish", channel="lobby", content=1)["type"] == "published"

@@ -98,7 +98,8 @@ def test_a_chain_has_no_gap_and_time_never_runs_back(broker: Any) -> None:
 
 
 def test_chains_continue_after_a_restart(make_broker: Callable[..., Any]) -> None:
-    first, sender = make_broker(), Peer(7, "toy", "somebody")
+    first = make_broker()
+    sender = first.bus.peers.identity("toy", "somebody")
     for number in range(3):
         last = first.say("s#1" if number == 0 else "s", number, sender=sender)
     first.core.settle()
@@ -201,7 +202,7 @@ def test_a_sender_is_believed_before_its_first_message_is_heard(
 
 def test_the_heads_in_memory_are_bounded(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge_signer, "MAX_HEADS", 10)
-    sender = Peer(7, "toy", "somebody")
+    sender = broker.bus.peers.identity("toy", "somebody")
     for number in range(30):
         broker.say(f"s{number}", number, sender=sender)
     assert len(broker.adapter.bridge_signer._heads) == 30, "none is forgotten before it is surely in the index"
@@ -211,6 +212,31 @@ def test_the_heads_in_memory_are_bounded(broker: Any, monkeypatch: pytest.Monkey
     assert len(broker.adapter.bridge_signer._heads) == 10
     again = broker.say("s0", "again", sender=sender)
     assert again.refs["streamr"][2] is not None
+
+
+def test_new_senders_are_not_looked_for_in_the_index(
+    make_broker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender that came after the start has no chain there: on new channels each message is its first."""
+    old, looked = make_broker(), list[str]()
+    sender = old.bus.peers.identity("toy", "somebody")
+    old.say("s0", 0, sender=sender)
+    old.core.settle()
+    broker = make_broker()
+    history = broker.core.index.history
+
+    def counted(channel: str, **how: Any) -> Any:
+        looked.append(channel)
+        return history(channel, **how)
+
+    monkeypatch.setattr(broker.core.index, "history", counted)
+    new = broker.bus.peers.connection("toy")
+    for number in range(20):
+        broker.say(f"s{number}", number, sender=new)
+    assert looked == []
+    known = broker.bus.peers.identity("toy", "somebody")
+    assert broker.say("s0", 1, sender=known).refs["streamr"][2] is not None
+    assert looked == ["s0"]
 
 
 def test_publishers_go_with_the_last_that_is_kept_of_them(broker: Any, alice: Any) -> None:
