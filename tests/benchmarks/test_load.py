@@ -52,7 +52,7 @@ class Relay:
         members = self.topics.setdefault(packet["topic"], [])
         others = [member for member in members if member != number]
         if self.fault == "stall" and packet.get("n") == 1_000_000_020:
-            pass
+            self.pause()
         if packet["type"] == 2:
             self.say(others, {"type": 7, "topic": packet["topic"], "src": number})
             self.say([number], packet | {"peers": others})
