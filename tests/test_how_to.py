@@ -29,7 +29,8 @@ ALL = [
 ]
 PAGES = [page for page in ALL if blocks(page) and str(page.relative_to(ROOT)) not in GENERATED]
 READ = [page for page in PAGES if not all(block.how.startswith(("tested:", "not run:")) for block in blocks(page))]
-SPARK = "docs/how-to/data-pipeline.md"  # starting Spark takes longer than everything else on these pages
+# Starting Spark takes longer than everything else on these pages; tests/pipeline/test_report.py runs its program.
+SPARK = "docs/how-to/data-pipeline.md"
 RELAY = "127.0.0.1:7117"  # the reader's Arbor relay
 OTHER = "8090"  # the port of a gateway that the page itself starts
 
@@ -54,7 +55,7 @@ def test_everything_that_a_page_says_can_be_done_in_its_order(
 ) -> None:
     """Beside a running gateway of its own, with its addresses in the place of the usual ones."""
     if name_of(page) == SPARK and "TRELLIS_SOAK" not in os.environ:
-        pytest.skip("starts Spark; `make soak` runs it")
+        pytest.skip("starts Spark; `make soak` runs it, and tests/pipeline/test_report.py its program")
     monkeypatch.chdir(tmp_path)
     if not any(block.how.startswith("run") and block.language == "sh" for block in blocks(page)):
         Reader(tmp_path, {}).read(page)

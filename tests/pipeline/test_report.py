@@ -24,8 +24,10 @@ from pipeline.report.data import ReportData, gather
 from pipeline.report.page import page
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, GAPS, INTEGRITY, LATENCY_MINUTE, MESSAGES
+from tests.pages import ROOT, blocks
 from tests.pipeline.test_ingest import files
 
+HOW_TO = ROOT / "docs" / "how-to" / "data-pipeline.md"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -134,6 +136,21 @@ def test_the_gateway_reads_its_numbers(made: tuple[Run, Path]) -> None:
     assert [tuple(row.values()) for row in told["unreadable"]] == rows(cells, "rejects") == [("foreign", 1)]
     assert [row["job"] for row in told["work"]] == [row[0] for row in rows(cells, "batches")]
     assert [f"{row['from']} → {row['to']}" for row in told["flows"]] == [row[0] for row in rows(cells, "flows")] != []
+
+
+def test_the_program_of_the_how_to_page_reads_the_tables(
+    made: tuple[Run, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rest of that page starts Spark, which takes longer than everything else here: `make soak` does it."""
+    run, _ = made
+    (program,) = (block for block in blocks(HOW_TO) if block.how == "file look.py")
+    (tmp_path / "warehouse").symlink_to(run.options.warehouse)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(compile(program.code, str(HOW_TO), "exec"), {"__name__": "__main__"})  # noqa: S102  # our own page
+    counted = asked(run, CHANNEL_MINUTE, "SELECT channel, sum(n) FROM {} GROUP BY channel")
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(f"{channel} {n}" for channel, n in counted)
+    assert counted
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser here")
