@@ -6,6 +6,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 DOCS := $(VENV)/.docs
@@ -14,10 +15,15 @@ DOCS := $(VENV)/.docs
 
 env: $(READY)
 
-$(READY): requirements.lock pyproject.toml
+# The gateway alone: a quarter of what the tests need, so that it runs soon after the repository was cloned.
+$(RUNS): requirements-run.lock requirements-build.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-run.lock -r requirements-build.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(READY): $(RUNS) requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	touch $@
 
 # Spark is half a gigabyte, so it is installed only for the targets that need it.
@@ -33,13 +39,13 @@ $(DOCS): $(READY) requirements-docs.lock
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
 
-run: env
+run: $(RUNS)
 	$(BIN)/trellis serve
 
 pipeline: $(SPARK)
 	$(BIN)/trellis pipeline all --source log:trellis-data
 
-demo: env
+demo: $(RUNS)
 	$(BIN)/trellis demo
 
 test: $(SPARK)

@@ -77,11 +77,23 @@ def test_each_dependency_has_a_reason() -> None:
     assert all(row[1] for table in tables for row in table)
 
 
-def test_every_lock_is_audited() -> None:
-    command = ["make", "--dry-run", "--silent", "audit"]
+def locks_of(target: str, *more: str) -> set[str]:
+    """The locks that `make` would hand to pip."""
+    command = ["make", "--dry-run", "--silent", target, *more]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {*re.findall(r"-r (\S+\.lock)", printed)}
+
+
+def test_every_lock_is_audited() -> None:
     locks = {path.name for path in ROOT.glob("*.lock")}
-    assert locks == {*re.findall(r"-r (\S+\.lock)", printed)} >= {"requirements.lock", "requirements-docs.lock"}
+    assert locks == locks_of("audit") >= {"requirements.lock", "requirements-docs.lock"}
+
+
+@pytest.mark.parametrize("target", ["run", "demo"])
+def test_a_newcomer_waits_for_what_a_gateway_needs_and_no_longer(target: str, tmp_path: Path) -> None:
+    """The tools for tests are four times as large."""
+    assert locks_of(target, f"VENV={tmp_path}") == {"requirements-run.lock", "requirements-build.lock"}
+    assert "requirements.lock" in locks_of("env", f"VENV={tmp_path}")
 
 
 # Releases
