@@ -8,10 +8,12 @@ and that needs no key, answers to the names of this machine alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 ANY = "*"
+MAX_CACHED = 255  # characters of a host name; clients choose it, and could fill the memory
 
 
 def is_local(name: str | None) -> bool:
@@ -39,11 +41,21 @@ class Origins:
         """Why a request with these headers is refused, None if it is not; *keyless* means that no key is needed."""
         if self.any or origin in self._allowed:
             return None
-        if self._private and keyless and host is not None and host not in self._hosts and not is_local(_name(host)):
+        if self._private and keyless and host is not None and host not in self._hosts and not _is_ours(host):
             return f"the host {host!r} is not a name of this machine; the setting is auth.origins"
-        if origin is None or origin.partition("://")[2] == host or is_local(_name(origin.partition("://")[2])):
+        if origin is None or origin.partition("://")[2] == host or _is_ours(origin.partition("://")[2]):
             return None
         return f"pages of {origin} are not allowed here; the setting is auth.origins"
+
+
+def _is_ours(host: str) -> bool:
+    """Whether *host*, which may have a port, always names the machine that it is used on."""
+    return _known_host(host) if len(host) <= MAX_CACHED else is_local(_name(host))
+
+
+@lru_cache(maxsize=256)  # each request names its host, and reading that takes as long as publishing a message
+def _known_host(host: str) -> bool:
+    return is_local(_name(host))
 
 
 def _name(host: str) -> str | None:

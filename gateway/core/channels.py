@@ -49,7 +49,7 @@ class Addressing(Protocol):
 
 def valid_name(name: str) -> bool:
     """Whether *name* can be a channel: 1 to 255 characters, no `/@`, control characters or surrogates."""
-    return 0 < len(name) <= MAX_NAME and INBOX not in name and not any(map(_bad, name))
+    return 0 < len(name) <= MAX_NAME and INBOX not in name and (name.isprintable() or not any(map(_bad, name)))
 
 
 def _bad(character: str) -> bool:

@@ -28,7 +28,7 @@ LISTING_FORBIDDEN = f"not allowed to list channels: that needs a right to {' or 
 class Caller:
     """The principal behind one request, and the durable peer that others know it as."""
 
-    __slots__ = ("_paid", "gateway", "principal")
+    __slots__ = ("_paid", "gateway", "key", "principal")
 
     def __init__(self, gateway: Gateway, request: Request, key: str | None = None) -> None:
         """Authenticate *request*; *key* is the API key of clients that cannot send headers.
@@ -43,13 +43,9 @@ class Caller:
         if principal is None:
             raise Problem("unknown-key", "no such key; send one as `Authorization: Bearer KEY`", CHALLENGE)
         self.principal: Principal = principal
+        is_key = principal.name.startswith(KEY_PREFIX)
+        self.key = principal.name.removeprefix(KEY_PREFIX) if is_key else None  # the name of the API key
         self._paid = True  # the first thing that is asked is what the request was let in for
-
-    @property
-    def key(self) -> str | None:
-        """Return the name of the API key, None without one."""
-        name = self.principal.name
-        return name.removeprefix(KEY_PREFIX) if name.startswith(KEY_PREFIX) else None
 
     @property
     def who(self) -> Peer:

@@ -1,7 +1,7 @@
 """`POST .../messages` with one short message, answered without an ASGI application.
 
 It is the most frequent request, and its way through a task, the middleware and the router takes three times as long as
-what it is there for (decision 64). A server that has the whole of a request asks `publish_segment` and lets
+what it is there for (decision 64). A server that has the whole of a request asks `direct_post` and lets
 `answer_publish` answer. Everything else is left to the application: lines, long bodies, pages of other origins.
 The checks are those of `gateway.http.publish`, and a property compares both ways.
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fastapi import Request
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from gateway.runtime import Gateway
@@ -38,8 +39,27 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
 
 
-def publish_segment(scope: Scope, size: int) -> str | None:
-    """Return the segment of the path that names the channel; None if the application has to answer.
+class _Headers(Headers):
+    """Headers of which no two have the same name: looked up in a table, where starlette compares one by one."""
+
+    def __init__(self, table: Mapping[bytes, bytes]) -> None:
+        super().__init__(raw=[*table.items()])
+        self._table = table
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = self._table.get(key.encode("latin-1"))
+        return default if found is None else found.decode("latin-1")
+
+
+class Post(NamedTuple):
+    """A request that can be answered here: the *segment* of its path that names the channel, and its headers."""
+
+    segment: str
+    headers: Mapping[bytes, bytes]
+
+
+def direct_post(scope: Scope, size: int) -> Post | None:
+    """Return what can be answered here; None if the application has to answer.
 
     *scope* is that of the request, whose body has *size* bytes.
     """
@@ -50,18 +70,19 @@ def publish_segment(scope: Scope, size: int) -> str | None:
         return None
     if is_ndjson(headers.get(b"content-type", b"").decode("latin-1")):
         return None
-    return found[1].decode("latin-1")
+    return Post(found[1].decode("latin-1"), headers)
 
 
-def answer_publish(gateway: Gateway, scope: Scope, segment: str, body: bytes, answer: Callable[[Answer], None]) -> None:
-    """Publish *body* on the channel that *segment* names; call *answer* once it is on disk, or refused."""
+def answer_publish(gateway: Gateway, scope: Scope, post: Post, body: bytes, answer: Callable[[Answer], None]) -> None:
+    """Publish the *body* of *post*, whose scope is *scope*; call *answer* once it is on disk, or refused."""
     request = Request({**gateway.proxies.told(scope), "path": scope["raw_path"].decode("latin-1")})
+    request._headers = _Headers(post.headers)
 
     def refuse(error: Exception) -> None:
         answer(_answer_of(refusal(error, request, gateway.metrics)))
 
     try:
-        publisher, read = begin(gateway, request, segment)
+        publisher, read = begin(gateway, request, post.segment)
         assert read is not None  # as it is no NDJSON
         taken = publisher.publish_alone(parse_short(publisher.caller, body, read), refuse)
     except Exception as error:

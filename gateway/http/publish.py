@@ -87,6 +87,7 @@ class Publisher:
 
         Raises `RequestError` if it is refused.
         """
+        self.caller.authorize("publish", self.channel)  # its right may have ended since the request began
         message = self._message(content, *line)
         if (found := self._find(message)) is not None:
             return found
@@ -94,7 +95,7 @@ class Publisher:
         return self.gateway.bus.publish(message)
 
     def publish_alone(self, content: ParsedContent, refuse: Refuse) -> Receipt | Message:
-        """`publish`, perhaps together with what others publish in this turn of the loop.
+        """`publish` in the call that has checked the request, perhaps together with what others publish in this turn.
 
         The message that is returned may have no sequence yet: wait until it is accepted. *refuse* is called with an
         error that is found only later; then nobody waits for the message any more.
@@ -139,11 +140,7 @@ class Publisher:
         return Message(self.channel, self._who, REST, content.text, parent=content.parent, key=key)
 
     def _find(self, message: Message) -> Receipt | None:
-        """Return the receipt of the first message with the key of *message*; raise `Conflict` if that was another.
-
-        Raises `Forbidden` as well: a right may have ended since the request began.
-        """
-        self.caller.authorize("publish", self.channel)
+        """Return the receipt of the first message with the key of *message*; raise `Conflict` if that was another."""
         found = None if message.key is None else find_key(self.gateway.bus, message.key)
         first = None if found is None else self.gateway.index.entry(found.seq)
         if isinstance(first, Message) and first.content != message.content:

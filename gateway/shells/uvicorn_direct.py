@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gateway.http.direct import Answer, answer_publish, publish_segment
+from gateway.http.direct import Answer, answer_publish, direct_post
 
 from .flusher import flusher_of
 from .uvicorn_timeouts import TimedHttp
@@ -32,12 +32,12 @@ class DirectHttp(TimedHttp):
         gateway = self.gateway
         if gateway is None or cycle.more_body or self.flow.write_paused:
             return False
-        segment = publish_segment(cycle.scope, len(cycle.body))  # type: ignore[arg-type]
-        if segment is None or gateway.tracing is not None:
+        post = direct_post(cycle.scope, len(cycle.body))  # type: ignore[arg-type]
+        if post is None or gateway.tracing is not None:
             return False
         flusher_of(self.loop).arrivals += 1  # what comes in this turn of the loop may be published together
         body, cycle.body = bytes(cycle.body), bytearray()
-        answer_publish(gateway, cycle.scope, segment, body, partial(self._write_answer, cycle))  # type: ignore[arg-type]
+        answer_publish(gateway, cycle.scope, post, body, partial(self._write_answer, cycle))  # type: ignore[arg-type]
         return True
 
     def _write_answer(self, cycle: RequestResponseCycle, answer: Answer) -> None:
@@ -46,15 +46,19 @@ class DirectHttp(TimedHttp):
             return
         assert self.gateway is not None
         self.answered(answer.status)
-        head = [STATUS_LINE[answer.status]]
-        head += [b"%b: %b\r\n" % each for each in cycle.default_headers]
-        head += [f"{name.lower()}: {value}\r\n".encode("latin-1") for name, value in answer.headers.items()]
-        head.append(b"content-length: %d\r\ncontent-type: %b\r\n" % (len(answer.body), answer.media_type.encode()))
-        if cycle.keep_alive:
-            head.append(b"keep-alive: timeout=%d\r\n\r\n" % self.gateway.settings.limits.keep_alive_seconds)
-        else:
-            head.append(b"connection: close\r\n\r\n")
-        self.transport.write(b"".join((*head, answer.body)))
+        more = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
+        kept = b"keep-alive: timeout=%d" % self.gateway.settings.limits.keep_alive_seconds
+        self.transport.write(
+            b"%b%bcontent-length: %d\r\ncontent-type: %b\r\n%b\r\n\r\n%b"
+            % (
+                STATUS_LINE[answer.status],
+                b"".join([b"%b: %b\r\n" % each for each in (*cycle.default_headers, *more)]),
+                len(answer.body),
+                answer.media_type.encode(),
+                kept if cycle.keep_alive else b"connection: close",
+                answer.body,
+            )
+        )
         cycle.response_started = cycle.response_complete = True
         if not cycle.keep_alive:
             self.transport.close()

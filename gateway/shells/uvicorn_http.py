@@ -99,7 +99,8 @@ class FastHttp(DirectHttp):
         super().connection_made(transport)
         self.flow = _FlowControl(transport, self)
         if (reason := self._enter()) is None:
-            self._start_head_timer()
+            self._begin_head()
+            self._watch_head()
             return
         transport.write(raw_response(Problem("too-many-connections", reason, RETRY_HEADERS)))
         self._refused = self.gateway is not None and self.gateway.admission.begin_refusal()
@@ -164,9 +165,7 @@ class FastHttp(DirectHttp):
     def _resume_parsing(self) -> None:
         if not self._paused and not self._ending:
             data, self._unparsed = self._unparsed, b""
-            if self._head_suspended:
-                self._head_suspended = False
-                self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
+            self._head_suspended = False
             self._parse(data)
             if not self._unparsed:
                 self.flow.resume_reading()
@@ -178,49 +177,55 @@ class FastHttp(DirectHttp):
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._postpone(data[at:])
                 break
-            in_body = self._head_timer is None and self.cycle is not None and self.cycle.more_body
+            in_body = not self._in_head and self.cycle is not None and self.cycle.more_body
             size = self._body_length - self._body_size if in_body else min(self._head_size, LONG_HEAD_SLICE)
             end = at + max(HEAD_SLICE, size)
             self._parse_slice(data[at:end])
             at = end
         self._parsing = False
-        self.worked(perf_counter() - begin)
         if self._waiting is not None and not self._queued:
             self._start()
-        idle = self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None
-        if idle and not self._ending:
-            self._start_head_timer()  # blank lines begin no request, but must not stop the timers
+        self.worked(perf_counter() - begin)
+        if self._ending:
+            return
+        if self.cycle is not None and self.cycle.response_complete and self._idle_since is None:
+            self._begin_head()  # blank lines begin no request, but must not stop the timers
+        if not self._head_suspended:
+            self._watch_head()
 
     def _postpone(self, data: bytes) -> None:
         """Parse *data* later; until then nothing is read and the timer of the head is stopped."""
         self._unparsed += data
         self.flow.pause_reading()
-        if self._head_timer is not None:
+        if self._in_head:
             self._stop_head_timer()
             self._head_suspended = True
 
     def _parse_slice(self, data: bytes) -> None:
         """Parse *data*, and add it to the size of the head if that is not complete."""
-        deadline = self._head_timer
+        was_in_head, head = self._in_head, self._heads
         super().data_received(data)
-        if deadline is not None and deadline is self._head_timer:  # all of it was of one head
+        if was_in_head and self._in_head and head == self._heads:  # all of it was of one head
             self._head_size += len(data)
             if self._head_size > self.max_head and not self._ending:
                 self.send_400_response("The head of the request is too long.")
 
     def on_message_begin(self) -> None:
-        """Start the timer for the head of a request."""
+        """The head of a request begins."""
         super().on_message_begin()
         self._body_size = self._body_length = 0
-        self._start_head_timer()
+        self._begin_head()
 
     def on_headers_complete(self) -> None:
         """Check the length of the complete head; raise `ValueError`, an invalid request, if it is too long."""
-        self._stop_head_timer()
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head:
+        self._end_head()
+        size = len(self.url)
+        for name, value in self.headers:
+            size += len(name) + len(value)
+            if name == b"content-length" and value.isdigit() and not self._body_length:
+                self._body_length = int(value)
+        if size > self.max_head:
             raise ValueError("the head of the request is too long")
-        lengths = [value for name, value in self.headers if name == b"content-length"]
-        self._body_length = int(lengths[0]) if lengths and lengths[0].isdigit() else 0
         has_chunks = self.parser.get_http_version() == "1.1"
         self.scope["extensions"] = self._extensions if has_chunks else {PACED_EXTENSION: {}}
         super().on_headers_complete()
@@ -232,7 +237,7 @@ class FastHttp(DirectHttp):
         if self._queued:
             self._await_turn()
         elif not self._parsing:
-            self._start()
+            self._start_now()
 
     def _await_turn(self) -> None:
         if wait := self._penalty_pause(0.0):
@@ -248,15 +253,17 @@ class FastHttp(DirectHttp):
             self._await_turn()
             return
         self._turns.spend(self._turns.budget_seconds)
+        self._start_now()
+
+    def _start_now(self) -> None:
+        begin = perf_counter()
         self._start()
+        self.worked(perf_counter() - begin)
 
     def _start(self) -> None:
         assert self._waiting is not None
         (self._answering, app), self._waiting = self._waiting, None
-        begin = perf_counter()
-        if self.answers_directly(self._answering):
-            self.worked(perf_counter() - begin)
-        else:
+        if not self.answers_directly(self._answering):
             observed: Any = ObservedApp(app, self)
             super()._start_asgi_task(self._answering, observed)
 
@@ -307,7 +314,6 @@ class FastHttp(DirectHttp):
         self._forget_requests()
         self._unparsed = b""
         self._stop_timers()
-        self._unset_keepalive_if_required()
         self.connections.discard(self)
         self.parser = None  # type: ignore[assignment]  # it refers to this object
         transport, self.transport = self.transport, DetachedTransport()
@@ -379,7 +385,7 @@ class FastHttp(DirectHttp):
         self.transport.close()
 
     def _is_idle(self) -> bool:
-        return self.timeout_keep_alive_task is not None and not self._unparsed and not self._ending
+        return self._idle_since is not None and not self._unparsed and not self._ending
 
     def _leave(self) -> None:
         if self.network and self.gateway is not None:

@@ -1,4 +1,8 @@
-"""uvicorn's HTTP protocol with time limits: to send the head of a request, to read a response, to shut down."""
+"""uvicorn's HTTP protocol with time limits: for the head of a request, reading a response, being idle, and shutdown.
+
+Timers are started only for what lasts: a head that was not read as a whole, and a connection that has no timer yet when
+it becomes idle. To start and cancel two for each request would take a tenth of the time of a short one.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,12 @@ class TimedHttp(HttpToolsProtocol):
 
     head_seconds = HANDSHAKE_SECONDS
     stalled_seconds = STALLED_SECONDS
-    _head_timer: asyncio.TimerHandle | None = None  # for the head of a request
+    _in_head = False  # the head of a request is to come, or to be continued
+    _heads = 0  # that have begun
     _head_size = 0  # bytes of the head so far
+    _head_timer: asyncio.TimerHandle | None = None  # for the rest of the head
+    _idle_since: float | None = None  # (`loop.time`) the last response, while no request has come
+    _idle_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None  # for the client to read again
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -39,9 +47,41 @@ class TimedHttp(HttpToolsProtocol):
         self._stop_stall_timer()
         super().resume_writing()
 
+    def on_response_complete(self) -> None:
+        """Begin with the request that waits, or wait for one."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
+
+    def _check_idle(self) -> None:
+        """Close the connection if it was idle for long."""
+        self._idle_timer = None
+        if self._idle_since is None or self.transport.is_closing():
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._idle_timer = self.loop.call_later(left, self._check_idle)
+        else:
+            self.transport.close()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """The connection is not idle; uvicorn calls this when something was read."""
+        self._idle_since = None
+
     def _stop_timers(self) -> None:
         self._stop_head_timer()
         self._stop_stall_timer()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     def _stop_stall_timer(self) -> None:
         if self._stall_timer is not None:
@@ -58,9 +98,19 @@ class TimedHttp(HttpToolsProtocol):
         else:
             self._watch_stall(left)
 
-    def _start_head_timer(self) -> None:
-        if self._head_timer is None:
+    def _begin_head(self) -> None:
+        if not self._in_head:
+            self._in_head = True
+            self._heads += 1
             self._head_size = 0
+
+    def _end_head(self) -> None:
+        self._in_head = False
+        self._stop_head_timer()
+
+    def _watch_head(self) -> None:
+        """Limit the time for the rest of the head, if there is one."""
+        if self._in_head and self._head_timer is None:
             self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
 
     def _stop_head_timer(self) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gateway.access.auth import KeyFile
 from gateway.core.errors import Unavailable
 from gateway.http.bodies import SHORT_BODY
-from gateway.http.direct import publish_segment
+from gateway.http.direct import Post, direct_post
 from gateway.shells import uvicorn_direct
 
 PATIENCE = 60.0
@@ -109,12 +109,12 @@ def both(make_local: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Mon
     keys = {"ada": file.add("ada"), "guest": file.add("guest", rights=["publish:lobby"])}
     taken: list[str] = []
 
-    def segment(scope: Any, size: int) -> str | None:
-        found = None if (b"x-way", ASGI.encode()) in scope["headers"] else publish_segment(scope, size)
+    def segment(scope: Any, size: int) -> Post | None:
+        found = None if (b"x-way", ASGI.encode()) in scope["headers"] else direct_post(scope, size)
         taken.append(ASGI if found is None else DIRECT)
         return found
 
-    monkeypatch.setattr(uvicorn_direct, "publish_segment", segment)
+    monkeypatch.setattr(uvicorn_direct, "direct_post", segment)
     return Both(make_local(), keys, taken)
 
 
