@@ -60,7 +60,7 @@ IO = {
 # The folders of each adapter, and the modules that stand between them: each imports from its own folder and from what
 # is named before it. What is not named here may import all of them.
 ORDER = {
-    "sprout": ("wire", "forest", "store", "mint", "hub"),
+    "sprout": ("wire", "forest", "store", "mint", "hub", "outgoing", "intake", "announces", "sessions"),
     "streamr": ("wire", "crypto", "model", "context", "trust", "forms", "publishing", "parts", "sessions", "rest"),
 }
 ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.metrics", "gateway.access.auth"}

@@ -11,10 +11,10 @@ from typing import Any
 from adapters.sprout.forest.forest import MAX_BLOB
 from adapters.sprout.forest.trusted_gateways import is_node_id
 from adapters.sprout.forest.validate import CHECKS, MAX_NAME
-from adapters.sprout.hub.peering import link
-from adapters.sprout.hub.session import MAX_OUTBOX, SproutSession
 from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
 from adapters.sprout.mint.mint import PEER
+from adapters.sprout.sessions.peering import link
+from adapters.sprout.sessions.session import MAX_OUTBOX, SproutSession
 from adapters.sprout.store.learning import learn
 from adapters.sprout.store.tables import NAME, TABLES, TABLES_BY_RECORD, rows
 from adapters.sprout.wire.asyncapi import messages

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from adapters.sprout.forest.forest import Community, Identity, NodeError, decode, node_id
 from adapters.sprout.forest.trusted_gateways import is_node_id
 from adapters.sprout.forest.validate import EXPIRED
-from adapters.sprout.hub.outcome import NodeOutcome
-from adapters.sprout.hub.session import SproutSession
+from adapters.sprout.intake.outcome import NodeOutcome
+from adapters.sprout.sessions.session import SproutSession
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import NodeLine, node_line

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from adapters.sprout.forest.trusted_gateways import is_node_id
 from adapters.sprout.hub.identification import Identify
-from adapters.sprout.hub.peering import read_address
-from adapters.sprout.hub.presence import PresenceMode
+from adapters.sprout.outgoing.presence import PresenceMode
+from adapters.sprout.sessions.peering import read_address
 
 
 class SproutSettings(BaseModel):

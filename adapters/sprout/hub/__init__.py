@@ -1,1 +1,1 @@
-"""Sprout connections and what they share: incoming nodes, answers, rights, and announcements."""
+"""What connections share: the interface of a connection, stored nodes, names, rights and authors."""

@@ -1,4 +1,4 @@
-"""The interface of a connection for the rest of the hub; `session` implements it on top of all the other parts."""
+"""The interface of a connection for what is sent to it and taken from it; `adapters.sprout.sessions.session` has it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from adapters.sprout import SproutAdapter
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.openpgp import SecretKey
-from adapters.sprout.hub.session import SproutSession
+from adapters.sprout.sessions.session import SproutSession
 from adapters.sprout.wire import base64url
 from gateway import runtime
 from gateway.adapter import Adapter, ConnectionRequest, Refusal

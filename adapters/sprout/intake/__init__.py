@@ -1,0 +1,1 @@
+"""Announced nodes: checked, and stored or published."""

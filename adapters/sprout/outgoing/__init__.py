@@ -1,0 +1,1 @@
+"""What peers are sent: messages, presence, announced nodes, and answers to their queries."""

@@ -1,0 +1,45 @@
+"""Announces identities, communities and new channels to the connections that may know of them."""
+
+from __future__ import annotations
+
+from adapters.sprout.hub.connection import SproutConnection
+from adapters.sprout.hub.rights import Rights
+from adapters.sprout.mint.signing import PendingNode
+
+
+class Audience:
+    """All connections; each gets the announcements that its *rights* allow."""
+
+    def __init__(self, rights: Rights) -> None:
+        self.sessions: dict[SproutConnection, None] = {}
+        self._rights = rights
+
+    def announce(self, line: bytes, channel: str = "", *, skip: SproutConnection | None = None) -> None:
+        """Announce an identity, or the community of *channel*, to all who may know of it, except *skip*."""
+        for session in self.sessions:
+            if session is not skip and (self._may_be_told(session, channel)):
+                session.announce(line)
+
+    def announce_minted(self, made: PendingNode, channel: str) -> None:
+        """Announce a node that is being signed: in order to listeners of *channel*, to all others once it is signed."""
+        others = []
+        for session in self.sessions:
+            if channel in session.channels:
+                session.announce(made.line)
+            elif self._rights.is_known(session):
+                others.append(session)
+
+        def tell_others() -> None:
+            if made.line.data is not None:
+                for session in others:
+                    session.announce(made.line.data)
+
+        made.line.when_done(tell_others)
+
+    def community_added(self, community: str) -> None:
+        """Tell all connections that *community* belongs to a channel from now on."""
+        for session in list(self.sessions):
+            session.community_added(community)
+
+    def _may_be_told(self, session: SproutConnection, channel: str) -> bool:
+        return self._rights.may_know(session, channel) if channel else self._rights.is_known(session)

@@ -1,0 +1,1 @@
+"""Connections: what they do with each message, and those that the gateway dials."""

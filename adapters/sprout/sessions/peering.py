@@ -1,0 +1,381 @@
+"""A connection that this gateway dials to another relay, to hold the same communities on both sides.
+
+A `Peering` sends the requests that a genuine relay sends when it dials (sprout-go's Worker): the list of communities,
+then for each of them a subscription and its newest nodes. Their missing authors and ancestors are requested as on every
+other connection. It also announces what the other side lacks: a relay that is dialled never asks.
+
+Every community is exchanged once for each connection: those of the other side, those held here, and later ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from adapters.sprout.announces.batch import NodeBatch
+from adapters.sprout.announces.waiting import REQUEST_TIMEOUT
+from adapters.sprout.forest.forest import NULL_ID, Node, NodeError, Reply, decode
+from adapters.sprout.hub.rights import PEER
+from adapters.sprout.store.tables import COMMUNITY
+from adapters.sprout.wire import base64url, codec
+from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame, NodeLine
+from gateway.adapter import OutboundLink
+from gateway.core.bounded import BoundedMap
+from gateway.core.errors import Throttled
+from gateway.core.message import Form, PendingForm
+from gateway.core.principal import Principal
+from gateway.core.session import Session
+
+from .parts import SproutParts
+from .session import MAX_OUTBOX, SproutSession
+
+WINDOW: Final = 8  # communities that are exchanged at the same time
+MAX_ANCESTRIES: Final = 32  # open requests for ancestors in one community
+SLICE: Final = 64  # nodes of a response that are taken in one turn
+MAX_REREQUESTED: Final = MAX_BODY // MAX_LINE  # nodes cut from an answer that are requested at a time: they fit
+MAX_KNOWN: Final = 50_000  # ids remembered of one connection; beyond it some nodes are announced twice
+PLAIN: Final = "tcp://"  # the prefix of addresses without TLS
+
+
+class Address(NamedTuple):
+    """The address of a relay, and whether it uses TLS."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+def read_address(text: str) -> Address:
+    """Parse `host:port` (TLS) or `tcp://host:port` (plain); raise `ValueError` for anything else."""
+    host, colon, port = text.removeprefix(PLAIN).rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not HOST:PORT (with TLS) or {PLAIN}HOST:PORT (without)")
+    return Address(host, int(port), not text.startswith(PLAIN))
+
+
+@dataclass
+class _CatchUp:
+    """A community that is being exchanged, and the nodes whose ancestors were requested."""
+
+    channel: str
+    asked: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)  # of these, those without a response
+
+
+class _AnswerBatch(NodeBatch):
+    """A response, and the ids of nodes that were cut from it and are still to be requested."""
+
+    cut: tuple[str, ...] = ()
+
+
+OnAnswer = Callable[[_AnswerBatch, Frame], None]  # called with an answer, and again if it could not be finished
+
+
+class Peering(SproutSession):
+    """The dialling side of a connection between two relays. It is a link: it carries nodes of many authors."""
+
+    def __init__(self, bus: Any, principal: Principal, parts: SproutParts, refused: Callable[[str], None]) -> None:
+        super().__init__(bus, principal, parts, refused)
+        self.link = True
+        self._asked: dict[int, OnAnswer] = {}
+        self._requested_authors = BoundedMap[str, None](MAX_KNOWN)  # authors that were requested, and answered
+        self._known_to_peer = BoundedMap[str, None](MAX_KNOWN)  # nodes that one side announced to the other
+        self.post: Callable[[Callable[[], None]], None] = _no_loop  # runs a call in a later turn of the loop
+        self._sliced = False  # a response is being taken, and continues in a later turn
+        self._progress = bus.clock()  # when it last answered, or was asked after a pause
+        self._listed = False
+        self._followed: dict[str, None] = {}
+        self._next_communities: deque[str] = deque()
+        self._in_progress = 0
+        self._gaps: deque[_CatchUp] = deque()
+        self._announcing = False
+        self.ask(codec.List(NO_ID, COMMUNITY, MAX_NODES), self._on_list)
+
+    # Called by the shell and by other parts of this adapter
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the next message has to wait, at a much higher mark than on other connections.
+
+        Two relays that each stop reading until the other has read would wait for ever; so the dialling side keeps
+        reading while its own announces wait, up to half of the limit of the outbox.
+        """
+        return self._throttled or self._answering is not None or self.bus.congested or self._size >= MAX_OUTBOX // 2
+
+    @property
+    def unwritable(self) -> bool:
+        """False: its messages wait on the wire as long as the log fails."""
+        return False
+
+    def tick(self, now: int) -> None:
+        """Close the connection if the relay does not answer; it is dialled again. It need not speak first."""
+        self.handshake = None
+        if self._asked and now - self._progress > REQUEST_TIMEOUT:
+            self.close(1002, "it does not answer")
+        super().tick(now)
+
+    def record_malformed(self) -> None:
+        """Ignore malformed messages: the operator chose the relay, and refused nodes are counted."""
+
+    def community_added(self, community: str) -> None:
+        """Exchange the nodes of a new community, once."""
+        if self._listed and community not in self._followed and len(self._followed) < self.bus.subscriptions:
+            self._followed[community] = None
+            self._next_communities.append(community)
+            self._advance()
+
+    def ask(self, frame: Frame, then: OnAnswer) -> None:
+        """Send a request; *then* is called with its response."""
+        if not self._asked:
+            self._progress = self.bus.clock()
+        self._asked[self.request(frame)] = then
+
+    def _expects(self, id: int) -> bool:
+        return id in self._asked or super()._expects(id)
+
+    def report(self) -> dict[str, Any]:
+        """The progress of the exchange, for `GET /v1/stats`."""
+        behind, missing = len(self._next_communities) + self._in_progress, self._arrivals.missing_count
+        caught_up = self._listed and not behind and not missing
+        return {"communities": len(self._followed), "behind": behind, "missing": missing, "caughtUp": caught_up}
+
+    # Answers
+
+    def _begin(self, frame: Frame) -> Callable[[], None]:
+        if isinstance(frame, codec.Response | codec.Status) and (then := self._asked.pop(frame.id, None)) is not None:
+            self._progress = self.bus.clock()
+            batch = _AnswerBatch(frame.nodes if isinstance(frame, codec.Response) else (), 0)
+            if isinstance(frame, codec.Response):
+                batch.cut = frame.cut
+                for _ in frame.unreadable:
+                    self._refused("malformed")
+            _remember(self._known_to_peer, (*(line.id for line in batch.nodes), *batch.cut))
+            return partial(then, batch, frame)
+        return super()._begin(frame)
+
+    def _step(self) -> bool:
+        more = super()._step()
+        if self._sliced:
+            self._sliced = False
+            self.post(self._go_on)  # or, without a loop, at the next tick
+        return more
+
+    def _go_on(self) -> None:
+        self._throttled = False
+        self.resume()
+        self.wake()
+
+    def _enter(self, batch: NodeBatch) -> None:
+        """Take the next slice of a batch; raise `Throttled` if there is more, to be called again later."""
+        rest = [batch.nodes.pop() for _ in range(len(batch.nodes) - SLICE)]
+        try:
+            super()._enter(batch)
+        finally:
+            batch.nodes.extend(reversed(rest))
+        if rest:
+            self._sliced = True
+            raise Throttled(0)
+
+    def _on_list(self, batch: _AnswerBatch, frame: Frame) -> None:
+        """Take the relay's list of communities; then exchange these and those held here."""
+        if self._request_authors(batch, partial(self._on_list, batch, frame)):
+            return
+        self._enter(batch)
+        if self._request_rest(batch, self._on_list):
+            return
+        self._listed = True
+        for info in self._nodes.store.of_type(COMMUNITY, self.bus.subscriptions):
+            self.community_added(info.key)
+
+    def _advance(self) -> None:
+        while self._next_communities and self._in_progress < WINDOW:
+            self._follow(self._next_communities.popleft())
+
+    def _follow(self, community: str) -> None:
+        """Subscribe both sides to a community, and request its newest nodes."""
+        channel = self._nodes.channel(community)
+        if channel is None or not self.bus.allowed(self.principal, "subscribe", channel):
+            return
+        self._in_progress += 1
+        self.wanted[community] = None
+        self.join(channel)
+        if (line := self._ready(community)) is not None:
+            for each in self._with_ancestors(line):
+                self.announce(each)
+        self.ask(codec.Subscribe(NO_ID, community), _ignore)
+        self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._on_leaves, _CatchUp(channel)))
+
+    def _on_leaves(self, gap: _CatchUp, batch: _AnswerBatch, frame: Frame) -> None:
+        """Take the relay's nodes of a community; then announce those that it lacks."""
+        again = partial(self._on_leaves, gap, batch, frame)
+        if self._request_authors(batch, again) or self._request_ancestors(gap, batch, again):
+            return
+        self._enter(batch)
+        if self._request_rest(batch, partial(self._on_leaves, gap)):
+            return
+        self._gaps.append(gap)
+        if not self._announcing:
+            self._announcing = True
+            self.stream(self._nodes_to_announce())
+
+    def _request_authors(self, batch: NodeBatch, again: Callable[[], None]) -> bool:
+        """Request the missing authors of a batch; return whether there are any. *again* is called with them here."""
+        authors = {node.author for _, node in _readable(batch) if node.author not in self._requested_authors}
+        missing = tuple(id for id in authors if id != NULL_ID and self._nodes.store.seq(id) is None)
+        if not missing:
+            return False
+
+        def on_authors(answer: _AnswerBatch, _frame: Frame) -> None:
+            answer.asked = True
+            _remember(self._requested_authors, missing)  # those that it lacks are not requested again
+            self._enter(answer)
+            if not self._request_rest(answer, on_authors):
+                again()
+
+        self.ask(codec.Query(NO_ID, missing), on_authors)
+        return True
+
+    def _request_ancestors(self, gap: _CatchUp, batch: NodeBatch, again: Callable[[], None]) -> bool:
+        """Request missing ancestors of nodes of a batch, some at a time; return whether there are any."""
+        here = {line.id for line in batch.nodes}
+        orphans = [
+            (line.id, node.depth)
+            for line, node in _readable(batch)
+            if node.parent not in here and line.id not in gap.asked and isinstance(node, Reply)
+            if self._nodes.store.seq(node.parent) is None and self._nodes.store.seq(line.id) is None
+        ][:MAX_ANCESTRIES]
+        for id, depth in orphans:
+            gap.asked.add(id)
+            self.ask(codec.Ancestry(NO_ID, id, min(depth, MAX_NODES)), partial(self._on_ancestors, gap, id, again))
+        gap.left = {id for id, _ in orphans}
+        return bool(orphans)
+
+    def _on_ancestors(
+        self, gap: _CatchUp, id: str, again: Callable[[], None], batch: _AnswerBatch, frame: Frame
+    ) -> None:
+        if self._request_authors(batch, partial(self._on_ancestors, gap, id, again, batch, frame)):
+            return
+        batch.asked = True
+        self._enter(batch)
+        if self._request_rest(batch, partial(self._on_ancestors, gap, id, again)):
+            return
+        gap.left.discard(id)
+        if not gap.left:
+            again()
+
+    def _request_rest(self, batch: _AnswerBatch, then: OnAnswer) -> bool:
+        """Request some of the nodes cut from a response, each once; *then* takes them, and requests the rest."""
+        some, rest = batch.cut[:MAX_REREQUESTED], batch.cut[MAX_REREQUESTED:]
+        if not some:
+            return False
+
+        def on_some(answer: _AnswerBatch, frame: Frame) -> None:
+            answer.cut = rest
+            answer.asked = batch.asked
+            then(answer, frame)
+
+        self.ask(codec.Query(NO_ID, some), on_some)
+        return True
+
+    # What the relay lacks
+
+    def _nodes_to_announce(self) -> Iterator[Form]:
+        """The nodes that the relay lacks, oldest first, made as fast as it reads."""
+        while self._gaps:
+            gap = self._gaps.popleft()
+            if self.bus.allowed(self.principal, "history", gap.channel):
+                for place in reversed(self._nodes.store.in_channel(gap.channel, MAX_NODES)):
+                    if self._nodes.lineage.is_complete(place.seq):
+                        yield from self._with_ancestors(self._nodes.line_at(place.seq))
+            self._in_progress -= 1
+            self._advance()
+        self._announcing = False
+
+    def _with_ancestors(self, line: Form | None) -> Iterator[Form]:
+        """The node on *line* after its ancestors and their authors, except those that the other side knows.
+
+        One that is not signed yet comes alone: the other side requests what it needs.
+        """
+        data = line.data if isinstance(line, PendingForm) else line
+        if data is None:
+            yield from () if line is None else (line,)
+            return
+        chain: list[bytes] = []
+        while data is not None and (id := _id_of(data)) not in self._known_to_peer and len(chain) < MAX_NODES:
+            _remember(self._known_to_peer, (id,))
+            chain.append(data)
+            data = self._ready(self._parent_of(data))
+        for each in reversed(chain):
+            yield from self._author_of(each)
+            yield each
+
+    def _parent_of(self, line: bytes) -> str:
+        node = decode(base64url.decode(line.partition(b" ")[2]))
+        return node.parent if isinstance(node, Reply) else NULL_ID
+
+    def _author_of(self, line: bytes) -> Iterator[bytes]:
+        """The line of the author of a node, unless the other side knows it."""
+        author = decode(base64url.decode(line.partition(b" ")[2])).author
+        if author not in self._known_to_peer and (told := self._ready(author)) is not None:
+            _remember(self._known_to_peer, (author,))
+            yield told
+
+    def _ready(self, id: str) -> bytes | None:
+        """The line of the node *id*; None if it is not held, or not signed yet."""
+        info = None if id == NULL_ID else self._nodes.info(id)
+        line = None if info is None else self._nodes.line_at(info.seq)
+        return line.data if isinstance(line, PendingForm) else line
+
+
+Open = Callable[[type[SproutSession], Principal], SproutSession]
+
+
+def link(name: str, open: Open, post: Callable[[Callable[[], None]], None], **tls: Any) -> OutboundLink:
+    """The link to the peer with the address *name*.
+
+    *open* makes a session of a kind, *post* runs a call in a later turn of the loop, *tls* are the options of
+    `gateway.adapter.OutboundLink` for certificates.
+    """
+    host, port, secure = read_address(name)
+
+    def dialled() -> SproutSession:
+        session = open(Peering, Principal(PEER, host))
+        assert isinstance(session, Peering)
+        session.post = post
+        return session
+
+    return OutboundLink(name, host, port, dialled, _report, secure, **tls)
+
+
+def _report(session: Session) -> dict[str, Any]:
+    assert isinstance(session, Peering)
+    return session.report()
+
+
+def _id_of(line: bytes) -> str:
+    return line.partition(b" ")[0].decode()
+
+
+def _readable(batch: NodeBatch) -> Iterator[tuple[NodeLine, Node]]:
+    """The nodes of a batch, except lines that cannot be decoded."""
+    for line in batch.nodes:
+        with suppress(NodeError):
+            yield line, decode(line.raw)
+
+
+def _remember(known: BoundedMap[str, None], ids: Iterable[str]) -> None:
+    for id in ids:
+        known[id] = None
+
+
+def _no_loop(_call: Callable[[], None]) -> None:
+    """Do nothing: without a loop, `tick` continues."""
+
+
+def _ignore(_batch: NodeBatch, _frame: Frame) -> None:
+    """Ignore a response."""

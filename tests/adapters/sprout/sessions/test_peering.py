@@ -1,0 +1,403 @@
+"""What a gateway asks and tells a relay that it dials, and whom it believes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from adapters.sprout.announces.waiting import MAX_ASKED, REQUEST_TIMEOUT
+from adapters.sprout.forest import twig
+from adapters.sprout.forest.forest import Reply, decode, sign_community, sign_identity
+from adapters.sprout.hub.rights import PEER
+from adapters.sprout.sessions.peering import MAX_REREQUESTED, SLICE, WINDOW, Address, Peering, read_address
+from adapters.sprout.settings import SproutSettings
+from adapters.sprout.wire import base64url
+from adapters.sprout.wire.codec import MAX_BODY, MAX_NODES
+from gateway.core.outbox import LOW_WATER
+from gateway.core.principal import Principal
+
+
+def dial(place: Any) -> Any:
+    """A peering, and the line of the relay that was dialled."""
+    line = type(place.connect())(place, place.adapter.open(Peering, Principal(PEER)))
+    assert line.read() == f"list 0 1 {MAX_NODES}\n"
+    return line
+
+
+def response(id: int, *nodes: str) -> str:
+    return "\n".join((f"response {id} {len(nodes)}", *nodes, ""))
+
+
+def id_of(line: str) -> str:
+    return line.split(" ")[0]
+
+
+def lines(text: str) -> list[str]:
+    """Requests, and of announced nodes the ids."""
+    return [id_of(line) if line.startswith("SHA512") else line for line in text.splitlines()]
+
+
+def signed(author: Any, parent: str, text: str, **pairs: str) -> str:
+    """A reply to the node on the line *parent*, with metadata."""
+    metadata = twig.encode({f"{name}/1": value.encode() for name, value in pairs.items()})
+    return str(author.reply(parent, text, metadata))
+
+
+# What it asks
+
+
+def test_it_sends_the_requests_of_genuine_relays(place: Any, alice: Any) -> None:
+    community = alice.community("woods")
+    reply = alice.reply(community, "hello")
+    line = dial(place)
+    assert line.ask(response(0, community)) == f"query 1 1\n{alice.id}\n"
+    assert line.ask(response(1, alice.identity)).splitlines() == [
+        f"subscribe 2 {id_of(community)}",
+        f"leaves_of 3 {id_of(community)} {MAX_NODES}",
+    ]
+    ear = place.toy()
+    place.bus.subscribe(ear, "woods")
+    assert line.ask("status 2 0\n" + response(3, reply)) == ""
+    assert [message.content for message in ear.heard] == [b'{"content":"hello"}']
+    assert line.session.report() == {"communities": 1, "behind": 0, "missing": 0, "caughtUp": True}
+
+
+def test_missing_ancestors_of_a_response_are_requested(place: Any, alice: Any, bob: Any) -> None:
+    community = alice.community("woods")
+    first = bob.reply(community, "first")
+    second = alice.reply(first, "second")
+    line = dial(place)
+    line.ask(response(0, community))
+    line.ask(response(1, alice.identity))
+    assert line.ask(response(3, second)) == f"ancestry 4 {id_of(second)} 2\n"
+    assert line.ask(response(4, community, first)) == f"query 5 1\n{bob.id}\n"
+    assert line.ask(response(5, bob.identity)) == ""
+    assert place.store.seq(id_of(second)) is not None
+
+
+def test_only_nodes_that_the_relay_lacks_are_announced(place: Any, alice: Any, announce: Callable[..., str]) -> None:
+    community = alice.community("woods")
+    replies = [alice.reply(community, str(number)) for number in range(4)]
+    announce(place.connect(), alice.identity, community, *replies)
+    line = dial(place)
+    assert lines(line.ask(response(0))) == [
+        "announce 1 2",
+        alice.id,
+        id_of(community),
+        f"subscribe 2 {id_of(community)}",
+        f"leaves_of 3 {id_of(community)} {MAX_NODES}",
+    ]
+    assert lines(line.ask(response(3, replies[1], replies[3]))) == [
+        "announce 4 2",
+        id_of(replies[0]),
+        id_of(replies[2]),
+    ]
+
+
+def test_messages_of_other_protocols_are_signed_for_a_relay(place: Any) -> None:
+    place.toy().say({"n": 1})
+    place.settle()
+    line = dial(place)
+    line.ask(response(0))
+    community = place.bus.channels.address("sprout", "lobby")
+    told = line.ask(response(3)).splitlines()
+    node = decode(base64url.decode(told[-1].split(" ")[1].encode()))
+    assert isinstance(node, Reply)
+    assert (node.community, json.loads(node.content.blob)) == (community, {"n": 1})
+
+
+def test_later_channels_are_followed(place: Any) -> None:
+    line, toy = dial(place), place.toy()
+    line.ask(response(0))
+    toy.say({"n": 1}, "new")
+    place.settle()
+    community = place.bus.channels.address("sprout", "new")
+    told = lines(line.read())
+    assert any(text.startswith("subscribe ") and text.endswith(community) for text in told)
+    (asked,) = [text for text in told if text.startswith("leaves_of ")]
+    assert lines(line.ask(response(int(asked.split(" ")[1]))))[-1].startswith("SHA512")
+    toy.say({"n": 2}, "new")
+    place.settle()
+    assert len([text for text in lines(line.read()) if text.startswith("SHA512")]) == 1
+
+
+def test_a_refused_list_does_not_end_the_exchange(place: Any, alice: Any, announce: Callable[..., str]) -> None:
+    announce(place.connect(), alice.identity, alice.community("woods"))
+    line = dial(place)
+    assert "subscribe" in line.ask("status 0 1\n")
+
+
+def test_communities_are_exchanged_in_a_window(place: Any, alice: Any, announce: Callable[..., str]) -> None:
+    announce(place.connect(), alice.identity, *(alice.community(f"c{n}") for n in range(WINDOW + 2)))
+    line = dial(place)
+    asked = [text for text in lines(line.ask(response(0))) if text.startswith("leaves_of")]
+    assert len(asked) == WINDOW
+    more = lines(line.ask(response(int(asked[0].split(" ")[1]))))
+    assert len([text for text in more if text.startswith("leaves_of")]) == 1
+
+
+def test_a_relay_that_does_not_answer_is_disconnected(place: Any) -> None:
+    line = dial(place)
+    line.session.tick(place.clock.now + REQUEST_TIMEOUT)
+    assert not line.session.closing
+    line.session.tick(place.clock.now + REQUEST_TIMEOUT + 1)
+    assert line.session.closing.reason == "it does not answer"
+
+
+def test_channels_without_a_right_are_not_shared(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
+    place = make_place(auth={"grants": {PEER: ["*:open"], "sprout:friend": ["*:*"]}})
+    announce(place.connect("sprout:friend"), alice.identity, alice.community("open"), alice.community("closed"))
+    told = lines(dial(place).ask(response(0)))
+    assert len([text for text in told if text.startswith("subscribe")]) == 1
+
+
+def test_it_keeps_reading_while_its_announces_wait(place: Any) -> None:
+    dialled, accepted = dial(place).session, place.connect().session
+    for session in (dialled, accepted):
+        session.send(b"x" * LOW_WATER)
+    assert dialled.ask_to_read()
+    assert not accepted.ask_to_read()
+
+
+def test_it_is_not_throttled(make_place: Callable[..., Any], alice: Any) -> None:
+    one = {"rate": 0.1, "burst": 1.0}
+    place = make_place(limits={"peer": one, "channel": one, "address": one})
+    community = alice.community("woods")
+    announced = "\n".join(("announce 9 3", alice.identity, community, alice.reply(community, "hello"), ""))
+    dialled, accepted = dial(place), place.connect()
+    assert accepted.ask(announced) == ""  # it has to wait
+    assert "status 9 0\n" in dialled.ask(announced)
+
+
+def test_answers_of_any_length_are_taken_in_slices(place: Any, alice: Any, bob: Any) -> None:
+    community = alice.community("woods")
+    replies = [bob.reply(community, str(number)) for number in range(2 * SLICE + 1)]
+    line, turns = dial(place), list[Callable[[], None]]()
+    line.session.post = turns.append
+    line.ask(response(0, community))
+    line.ask(response(1, alice.identity))
+    assert line.ask(response(3, *replies)) == f"query 4 1\n{bob.id}\n"
+    line.ask(response(4, bob.identity))
+    for taken in (SLICE, 2 * SLICE):
+        assert [place.store.seq(id_of(reply)) is not None for reply in replies].count(True) == taken
+        assert not line.session.ask_to_read()
+        turns.pop()()
+    assert place.store.seq(id_of(replies[-1])) is not None
+    assert not turns
+    line.read()
+    assert line.session.report()["caughtUp"]
+
+
+def test_nodes_cut_from_a_response_are_requested_again(place: Any, alice: Any, bob: Any) -> None:
+    community = alice.community("woods")
+    largest = "x" * 65_000
+    replies = [
+        bob.reply(community, largest + str(number)) for number in range(2 * MAX_REREQUESTED + MAX_BODY // 87_500)
+    ]
+    line = dial(place)
+    line.session.post = place.posted.put
+    held = {id_of(node): node for node in (*replies, bob.identity)}
+    line.ask(response(0, community))
+    line.ask(response(1, alice.identity))
+    asked, rounds = line.ask(response(3, *replies, "this is no node")), 0
+    while found := [text.split(" ") for text in asked.splitlines() if text.startswith("query")]:
+        assert not line.session.report()["caughtUp"]
+        ((_, id, count),) = found
+        assert int(count) <= MAX_REREQUESTED
+        wanted = asked.splitlines()[-int(count) :]
+        asked, rounds = line.ask(response(int(id), *(held[node] for node in wanted))), rounds + 1
+    assert rounds > 2
+    assert all(place.store.seq(id_of(reply)) is not None for reply in replies)
+    assert line.session.report()["caughtUp"]
+    refused = {reason: count for (_, reason), count in place.gateway.metrics.counts["refused"].items()}
+    assert refused == {"malformed": 1}
+
+
+def test_nodes_cut_twice_are_not_requested_again(place: Any, alice: Any) -> None:
+    community = alice.community("woods")
+    replies = [alice.reply(community, "x" * 65_000 + str(number)) for number in range(2 + MAX_BODY // 87_000)]
+    line = dial(place)
+    line.session.post = place.posted.put
+    line.ask(response(0, community))
+    line.ask(response(1, alice.identity))
+    asked = line.ask(response(3, *replies))
+    assert asked.startswith("query 4 ")
+    assert "query" not in line.ask(response(4, *replies))
+    assert line.session.report()["caughtUp"]
+
+
+def test_more_orphans_than_may_wait_are_all_taken(place: Any, alice: Any, bob: Any) -> None:
+    community = alice.community("woods")
+    tops = [bob.reply(community, f"top {number}") for number in range(MAX_ASKED + 5)]
+    replies = [alice.reply(top, "below") for top in tops]
+    line = dial(place)
+    line.session.post = place.posted.put
+    held = {id_of(node): node for node in (*tops, community)}
+    line.ask(response(0, community))
+    asked = line.ask(response(1, alice.identity))
+    asked += line.ask(response(3, *replies))
+    while questions := [text.split(" ") for text in asked.splitlines() if text.startswith(("ancestry", "query"))]:
+        asked = ""
+        for verb, id, node, *_ in questions:
+            if verb == "query":
+                asked += line.ask(response(int(id), bob.identity))
+            else:
+                top = tops[[id_of(reply) for reply in replies].index(node)]
+                asked += line.ask(response(int(id), held[id_of(community)], top))
+    assert all(place.store.seq(id_of(node)) is not None for node in (*tops, *replies))
+
+
+def test_a_link_belongs_to_no_author(place: Any, alice: Any) -> None:
+    community = alice.community("woods")
+    line = dial(place)
+    line.ask(response(0, community))
+    line.ask(response(1, alice.identity))
+    line.ask(response(3, alice.reply(community, "hello")))
+    assert line.session.identity is None
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("arbor.example:7117", Address("arbor.example", 7117, True)),
+        ("tcp://127.0.0.1:7777", Address("127.0.0.1", 7777, False)),
+        ("[::1]:7778", Address("::1", 7778, True)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert read_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "arbor.example", ":7777", "a:0", "a:65536", "a:x", "a:-1", "http://a:80", "a/b:7", "a:٣"]
+)
+def test_invalid_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
+        read_address(text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("peers", ["arbor.example"], "is not HOST:PORT"),
+        ("gateways", ["Trellis 0c81364f2d97a0bb"], "not the ids of nodes"),
+        ("authorities", "no/such.pem", "is not a file"),
+        ("authorities", __file__, "holds no certificates"),
+    ],
+)
+def test_invalid_settings(setting: str, value: Any, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        SproutSettings.model_validate({setting: value})
+
+
+# Whom it believes
+
+
+@pytest.fixture
+def trusting(make_place: Callable[..., Any], alice: Any) -> Any:
+    """A gateway that believes alice, which is another one."""
+    return make_place(sprout={"gateways": [alice.id]})
+
+
+def community_for(author: Any, channel: str, name: str = "any name") -> str:
+    """A community as a gateway makes it."""
+    metadata = twig.encode({"channel/1": channel.encode()})
+    return str(author.line(sign_community(name, author.id, author.key, author._moment(), metadata)))
+
+
+def test_a_trusted_community_is_the_channel_that_it_claims(trusting: Any, alice: Any, bob: Any, announce: Any) -> None:
+    own, strange = community_for(alice, "the hall"), community_for(bob, "the hall", "stranger")
+    announce(trusting.connect(), bob.identity, strange, alice.identity, own)
+    assert trusting.bus.channels.address("sprout", "the hall") == id_of(own)
+    assert trusting.bus.channels.address("sprout", "stranger") == id_of(strange)
+
+
+@pytest.mark.parametrize("channel", ["gateway/stats", "", "bad\x07", "a/@b"])
+def test_a_trusted_community_cannot_claim_an_invalid_channel(
+    channel: str, trusting: Any, alice: Any, announce: Any
+) -> None:
+    made = community_for(alice, channel, "plain")
+    announce(trusting.connect(), alice.identity, made)
+    assert trusting.bus.channels.channel("sprout", id_of(made)) == "plain"
+
+
+def test_a_second_community_is_an_alias_of_the_channel(
+    trusting: Any, alice: Any, announce: Any, make_place: Any
+) -> None:
+    place, toy = trusting, trusting.toy()
+    place.bus.subscribe(toy, "lobby")
+    place.toy().say({"n": 1})
+    place.settle()
+    ours, theirs = place.bus.channels.address("sprout", "lobby"), community_for(alice, "lobby")
+    line = place.connect()
+    announce(line, alice.identity, theirs, alice.reply(theirs, "hello"))
+    assert place.bus.channels.address("sprout", "lobby") == ours
+    assert toy.heard[-1].content == b'{"content":"hello"}'
+    answer = place.toy().say({"n": "answer"}, parent=toy.heard[-1].id)
+    place.settle()
+    heard = nodes(line.ask(f"leaves_of 1 {id_of(theirs)} 9\n"))
+    (reply,) = [node for node in heard.values() if isinstance(node, Reply) and b"answer" in node.content.blob]
+    assert (reply.community, reply.depth, heard[reply.parent].depth) == (id_of(theirs), 2, 1)
+    child = place.toy().say({"n": "below"}, parent=answer.id)
+    place.settle()
+    heard = nodes(line.ask(f"leaves_of 2 {id_of(theirs)} 9\n"))
+    (deeper,) = [node for node in heard.values() if isinstance(node, Reply) and b"below" in node.content.blob]
+    assert (deeper.community, deeper.depth, deeper.conversation) == (id_of(theirs), 3, reply.parent)
+    assert child.refs["sprout"]["community"] == id_of(theirs)
+    again = make_place(sprout={"gateways": [alice.id]})  # it is so after a restart as well
+    listener = again.toy()
+    again.bus.subscribe(listener, "lobby")
+    announce(again.connect(), alice.reply(theirs, "hello again"))
+    assert listener.heard[-1].content == b'{"content":"hello again"}'
+
+
+def nodes(text: str) -> dict[str, Any]:
+    """The nodes on the lines of an answer."""
+    pairs = (line.split(" ") for line in text.splitlines() if line.startswith("SHA512"))
+    return {id: decode(base64url.decode(wire.encode())) for id, wire in pairs}
+
+
+def test_a_copy_of_a_held_message_is_kept_and_not_published(place: Any, bob: Any, announce: Any) -> None:
+    said = place.toy().say({"content": "once"})
+    place.settle()
+    line, toy = place.connect(), place.toy()
+    place.bus.subscribe(toy, "lobby")
+    community = line.ask("list 0 1 1\n").splitlines()[1]
+    copy = signed(bob, community, "once", origin=said.id)
+    ear = place.connect()
+    ear.ask(f"subscribe 0 {id_of(community)}\n")
+    assert announce(line, bob.identity, copy) == "status 77 0\n"
+    assert toy.heard == []
+    assert id_of(copy) not in ear.read()
+    assert line.ask(f"query 1 1\n{id_of(copy)}\n") == response(1, copy)
+    for _ in range(2):  # also before it is in the tables
+        assert place.bus.canonical_id(id_of(copy)) == said.id
+        place.index()
+    answer = bob.reply(copy, "to the copy")
+    announce(line, answer)
+    assert toy.heard[-1].parent == said.id
+
+
+def test_messages_of_a_trusted_gateway_are_known_by_their_origin(
+    trusting: Any, alice: Any, bob: Any, announce: Any
+) -> None:
+    place, toy, line = trusting, trusting.toy(), trusting.connect()
+    community = community_for(alice, "lobby")
+    announce(line, alice.identity, community, bob.identity)
+    place.bus.subscribe(toy, "lobby")
+    # alice signs for somebody with her own key, as gateways do
+    guest = type(alice)("alice")
+    guest.identity = guest.line(sign_identity("peer 7 (toys)", alice.key, alice.now))
+    announce(line, guest.identity, signed(guest, community, "one", origin="elsewhere-1"))
+    announce(line, signed(bob, community, "two", origin="elsewhere-2"))
+    assert [message.content for message in toy.heard] == [b'{"content":"one"}', b'{"content":"two"}']
+    assert place.bus.find("elsewhere-1").id == toy.heard[0].id
+    assert place.bus.find("elsewhere-2") is None  # bob is nobody whose word is taken
+    announce(line, signed(alice, community, "one, again", origin="elsewhere-1"))
+    assert len(toy.heard) == 2
+    answer = place.toy().say({"n": "answer"}, parent="elsewhere-1")
+    assert answer.parent == toy.heard[0].id
