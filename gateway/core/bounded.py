@@ -95,12 +95,14 @@ class SizedMap(BoundedMap[K, V]):
         self._size_of = size_of
 
     def __setitem__(self, key: K, value: V) -> None:
-        self.pop(key)
+        entries = self._entries
+        if (before := entries.pop(key, None)) is not None:
+            self.size -= self._size_of(before)
         size = self._size_of(value)
         if size <= self.max_size:
             self.size += size
-            super().__setitem__(key, value)
-            while self.size > self.max_size:
+            entries[key] = value
+            while self.size > self.max_size or len(entries) > self.limit:
                 self.drop_oldest()
 
     def pop(self, key: K) -> V | None:

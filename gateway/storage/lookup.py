@@ -350,28 +350,26 @@ class Lookup:
         """Remove entries up to the sequence *last* from memory: the tables have them now."""
         self._unapplied.remove(last)
 
-    def _chosen_ids(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
+    def _chosen_ids(self, entries: Iterable[Entry]) -> list[tuple[str, int]]:
         """The ids from which the sequence does not follow, of each of *entries*, with its sequence."""
+        found = list[tuple[str, int]]()
         for entry in entries:
             if not isinstance(entry, Message):
                 continue
-            for id in entry.ids:
-                yield id, entry.seq
+            found += [(id, entry.seq) for id in entry.ids]
             if entry.key is not None:
-                yield entry.key, entry.seq
+                found.append((entry.key, entry.seq))
             if not entry.id_has_seq and self._ids.seq(entry.id) != entry.seq:
-                yield entry.id, entry.seq
+                found.append((entry.id, entry.seq))
+        return found
 
-    def _lookup_ids(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
-        """The ids by which unapplied *entries* are found: chosen ones, and those of forms for other protocols.
-
-        The adapters add the latter to the tables.
-        """
-        yield from self._chosen_ids(entries)
+    def _lookup_ids(self, entries: Iterable[Entry]) -> list[tuple[str, int]]:
+        """The ids by which unapplied *entries* are found: chosen ones, and those of forms (the adapters' tables)."""
+        found = self._chosen_ids(entries)
         for entry in entries:
             if isinstance(entry, Fact) and entry.kind == "form":
-                for id in entry.fields["native"].values():
-                    yield id, entry.fields["of"]
+                found += [(id, entry.fields["of"]) for id in entry.fields["native"].values()]
+        return found
 
     def _load(self, seq: int, offset: int) -> Entry | None:
         """The record at *offset*; None if it is damaged; raises `Unavailable` if it cannot be read now."""

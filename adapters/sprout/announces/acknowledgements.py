@@ -49,6 +49,7 @@ class Acknowledgements:
     def tick(self, now: int) -> None:
         """Answer the announces whose deadline has passed."""
         for batch in [batch for batch in self._unanswered if batch.deadline <= now]:
+            self._unanswered.pop(batch)
             self._answer(batch)
         self.wait_for_disk()
 
@@ -74,6 +75,7 @@ class Acknowledgements:
             batch.seq, batch.status = max(batch.seq, seq), max(batch.status, status)
             batch.taken = batch.taken or taken
             if not batch.waits and batch in self._unanswered:
+                self._unanswered.pop(batch)
                 self._answer(batch)
 
     def _answer_oldest(self, batch: NodeBatch, _: None) -> None:
@@ -82,7 +84,6 @@ class Acknowledgements:
 
     def _answer(self, batch: NodeBatch) -> None:
         """Answer an announce. Status 0 says that all of its nodes that are not refused are on disk."""
-        self._unanswered.pop(batch)
         status = max(batch.status, StatusCode.UNKNOWN_NODE) if batch.waits else batch.status
         for id in batch.waits:
             if others := [other for other in self._awaited.pop(id, ()) if other is not batch]:

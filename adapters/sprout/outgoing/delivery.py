@@ -39,9 +39,19 @@ class OrderedDelivery:
         self._sizes: Counter[str] = Counter()  # bytes, by channel
         self.size = 0
 
-    def deliver(self, message: Message, sessions: Sequence[Session], origin: Member | None) -> int:
-        """Announce *message* to all *sessions* except *origin*; return to how many."""
-        line, unmade = self._line_of(message), self._queues.get(message.channel)
+    def deliver(self, run: Sequence[Message], sessions: Sequence[Session], origins: Sequence[Member | None]) -> int:
+        """Announce a *run* in one channel to all *sessions*, each message except to its origin; return how often."""
+        lines = [self._line_of(message) for message in run]
+        signed = [line for line in lines if line and isinstance(line, bytes)]
+        if len(signed) == len(run) and run[0].channel not in self._queues:
+            return Session.fan_out(signed, sessions, origins)
+        return sum(
+            self._deliver(message, line, sessions, origin)
+            for message, line, origin in zip(run, lines, origins, strict=True)
+        )
+
+    def _deliver(self, message: Message, line: Form, sessions: Sequence[Session], origin: Member | None) -> int:
+        unmade = self._queues.get(message.channel)
         if isinstance(line, PendingForm) and line.done:
             line = line.data or b""
         if unmade is None and not isinstance(line, PendingForm):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import compress, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Self
 
@@ -94,12 +94,10 @@ class SproutSession(SproutConnection):
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
         """Announce messages to all listeners, except those that are not delivered to Arbor."""
-        tell = sessions[0]._parts.delivery.deliver
-        return sum(
-            tell(message, sessions, origin)
-            for message, origin in zip(run, origins, strict=True)
-            if NAME not in message.undelivered
-        )
+        if any(message.undelivered for message in run):
+            told = [NAME not in message.undelivered for message in run]
+            run, origins = list(compress(run, told)), list(compress(origins, told))
+        return sessions[0]._parts.delivery.deliver(run, sessions, origins) if run else 0
 
     def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is announced later, to all
         """Announce presence later; see `presence`."""

