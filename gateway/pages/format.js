@@ -1,4 +1,4 @@
-/** Writes numbers, times and names for people. */
+/** Writes numbers, times and names for people. A unit stays on the line of its number. */
 
 const UNITS = [
   [86_400, "d"],
@@ -39,7 +39,7 @@ export function number(value) {
  */
 export function bytes(value) {
   for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-    if (value < 1024 || unit === "GiB") return `${number(value)} ${unit}`;
+    if (value < 1024 || unit === "GiB") return `${number(value)}\u00a0${unit}`;
     value /= 1024;
   }
   return "";
@@ -67,8 +67,8 @@ export function duration(seconds) {
  * @param {number} ms
  */
 export function milliseconds(ms) {
-  if (ms < 1) return `${Math.round(ms * 1000)} µs`;
-  return ms < 1000 ? `${number(ms)} ms` : `${number(ms / 1000)} s`;
+  if (ms < 1) return `${Math.round(ms * 1000)}\u00a0µs`;
+  return ms < 1000 ? `${number(ms)}\u00a0ms` : `${number(ms / 1000)}\u00a0s`;
 }
 
 /**

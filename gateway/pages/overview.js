@@ -121,8 +121,8 @@ function makeProtocols() {
     "Protocols",
     [
       { title: "Protocol", cell: (/** @type {any} */ row) => badge(row.name) },
-      { title: "Versions", cell: (row) => row.versions.join(", "), minor: true },
-      { title: "Where", cell: (row) => [...row.paths, ...row.listeners.map((/** @type {string} */ name) => name.replace("_", " "))].join(", "), minor: true },
+      { title: "Versions", cell: (row) => row.versions.join(", ") || "–", minor: true },
+      { title: "Where", cell: (row) => [...row.paths, ...row.listeners.map(transport)].join(", "), minor: true },
       { title: "Connections", cell: (row) => number(row.counts.connections ?? 0), numeric: true },
       { title: "Messages", cell: (row) => number(row.counts.messages ?? 0), numeric: true },
       { title: "Direct", cell: (row) => number(row.counts.direct_messages ?? 0), numeric: true, minor: true },
@@ -147,6 +147,11 @@ function makeLinks() {
     (row) => `${row.protocol} ${row.address}`,
     "This gateway opens no connections.",
   );
+}
+
+/** @param {string} listener such as `sprout_tls` */
+function transport(listener) {
+  return listener.endsWith("_tls") ? "TLS" : "TCP";
 }
 
 /** @param {number} value */
