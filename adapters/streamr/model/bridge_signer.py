@@ -75,12 +75,7 @@ class BridgeSigner:
         before messages that readers have seen already: it is told apart by a chain without links, where the
         sequence number is the record's own.
         """
-        if is_late(run[0]):
-            self._remember(run[0])
-            for message in run:
-                message.refs[NAME] = [message.timestamp, message.seq]
-        else:
-            self._chain(run)
+        self._chain(run)
         if encrypt:
             for message in run:
                 place = message.refs[NAME]
@@ -90,7 +85,12 @@ class BridgeSigner:
     def _chain(self, run: Sequence[Message]) -> None:
         heads: dict[ChainKey, tuple[int, int]] = {}  # they change when all are found
         sender = None
+        late_before = run[0].time - LATE_AFTER  # see `is_late`; all have one time, and each a timestamp of its own
         for message in run:
+            if message.timestamp < late_before:
+                self._remember(message)
+                message.refs[NAME] = [message.timestamp, message.seq]
+                continue
             if message.sender is not sender:  # often all are of one
                 sender = message.sender
                 chain = (message.channel, sender.number, message.protocol)

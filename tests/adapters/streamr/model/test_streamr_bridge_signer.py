@@ -290,6 +290,23 @@ def test_names_of_channels_are_told_both_ways(broker: Any, name: str) -> None:
     assert name in adapter.streams.channels_of(shown["stream"]) or shown["partition"] > 0
 
 
+@pytest.mark.parametrize("late_first", [True, False])
+def test_each_message_of_a_run_is_late_by_itself(broker: Any, late_first: bool) -> None:
+    """One that was just in time when it came is late when it is taken; the others of its run are not."""
+    moment = broker.clock()
+    sender = Peer(7, "toy", "somebody")
+    ages = (LATE_AFTER + 1, 0, 0) if late_first else (0, LATE_AFTER + 1, 0)
+    run = [Message("s", sender, "toy", b"%d" % n, timestamp=moment - age) for n, age in enumerate(ages)]
+    broker.bus.publish_run(run)
+    after = broker.say("s", 3, sender=sender)
+    late = run[0 if late_first else 1]
+    live = [message for message in (*run, after) if message is not late]
+    assert late.refs["streamr"] == [late.timestamp, late.seq]
+    chain = [message.refs["streamr"] for message in live]
+    assert [link[:2] for link in chain] == [[moment, 0], [moment, 1], [moment, 2]]
+    assert [link[2:] for link in chain] == [[], [moment, 0], [moment, 1]], "each names the one before it"
+
+
 def test_the_key_exchange_is_no_channel(broker: Any) -> None:
     assert broker.adapter.channel("SYSTEM/keyexchange/0x" + "a" * 40) is None
     message = Message("a#7", Peer(1, "toy"), "toy", b"1", time=1)
