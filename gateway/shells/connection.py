@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import MutableSet
 from functools import partial
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, ClassVar
 
 from gateway.core.outbox import Close
@@ -20,7 +20,7 @@ from gateway.core.session import Session
 
 from .flusher import flusher_of
 from .serve import LINGER_SECONDS, STALLED_SECONDS, enable_keepalive
-from .turns import CHEAP_SECONDS, FIRST_PORTION, Portion, turns_of
+from .turns import CHEAP_SECONDS, FIRST_PORTION, MIN_PORTION, Portion, turns_of
 
 logger = logging.getLogger(__name__)
 
@@ -267,6 +267,7 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, data: bytes) -> None:
         """Hand *data* to the session, and measure what that costs."""
+        began = thread_time() if self._portion is not None and len(data) > MIN_PORTION else 0.0  # a call to the kernel
         begin = perf_counter()
         self.feed(data)
         session, seconds = self._session, 0.0
@@ -276,7 +277,8 @@ class Connection(asyncio.Protocol):
             or (session and session.penalty is not None)
         ):
             self._portion = self._portion or Portion()
-            taken = self._portion.used(begin, len(data), self._turns.budget_seconds)
+            worked = thread_time() - began if began else 0.0
+            taken = self._portion.used(begin, len(data), self._turns.budget_seconds, worked)
             self._turns.spend(taken)
             seconds = taken if self._turns.shared else 0.0  # it costs others nothing while they have no input
         if session is None:

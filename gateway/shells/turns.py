@@ -25,6 +25,7 @@ SHARE = 0.05  # of the time: a connection that uses more of the loop is busy
 ALLOWANCE = 0.005  # seconds that a connection may use at once before it counts as busy
 MOST_USED = 10 * ALLOWANCE  # seconds of use that count at most: one second of `SHARE`
 MIN_PORTION, FIRST_PORTION, MAX_PORTION = 256, 4 << 10, 256 << 10  # bytes that are handled at once
+WAITING = 8  # seconds of waiting that count as one of work where the size of a portion is decided
 CHEAP_SECONDS = LONG_TURN / 8  # a read that takes less is not accounted for
 
 
@@ -169,16 +170,19 @@ class Portion(LoopUsage):
         super().__init__()
         self.size = FIRST_PORTION  # bytes
 
-    def used(self, begin: float, size: int, budget: float = TURN) -> float:
+    def used(self, begin: float, size: int, budget: float = TURN, worked: float = 0.0) -> float:
         """Record that *size* bytes were handled since *begin* (`perf_counter`), out of a budget of *budget* seconds.
 
-        Return the seconds that it took.
+        *worked* is the CPU time of this thread meanwhile, 0 if that was not measured. Other programs may have had the
+        rest of the time, so waiting counts an eighth where the size of the next portion is decided. Return the seconds
+        that it took.
         """
         now = perf_counter()
         seconds = now - begin
         self.add(seconds, now)
-        if seconds > budget:
-            self.size = max(MIN_PORTION, int(min(self.size, size) * budget / seconds))
-        elif size >= self.size and seconds < budget / 4:
+        cost = max(worked, seconds / WAITING)
+        if cost > budget:
+            self.size = max(MIN_PORTION, int(min(self.size, size) * budget / cost))
+        elif size >= self.size and cost < budget / 4:
             self.size = min(MAX_PORTION, self.size * 2)
         return seconds

@@ -168,7 +168,7 @@ def test_a_failure_does_not_end_the_turns_of_others() -> None:
 def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock: Clock) -> None:
     portion = Portion()
     assert portion.size == FIRST_PORTION
-    portion.used(clock.now - 2 * TURN, portion.size)
+    portion.used(clock.now - 2 * TURN, portion.size, worked=2 * TURN)
     assert FIRST_PORTION / 3 < portion.size < FIRST_PORTION / 1.9
     portion.used(clock.now - 1000 * TURN, portion.size)
     assert portion.size == MIN_PORTION
@@ -178,6 +178,16 @@ def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock
     assert portion.size == MAX_PORTION
     portion.used(clock.now, 1)
     assert portion.size == MAX_PORTION, "a short read says nothing"
+
+
+def test_a_portion_does_not_shrink_because_other_programs_had_the_processor(clock: Clock) -> None:
+    portion = Portion()
+    portion.used(clock.now - 4 * TURN, portion.size, worked=TURN / 2)
+    assert portion.size == FIRST_PORTION
+    portion.used(clock.now - 4 * TURN, portion.size, worked=TURN / 8)
+    assert portion.size == FIRST_PORTION
+    portion.used(clock.now - 80 * TURN, portion.size, worked=TURN / 8)
+    assert portion.size < FIRST_PORTION / 9, "it waited too long, perhaps for the disk"
 
 
 def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Clock) -> None:
