@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from gateway.access.limits import CREATION_COST, Throttle
+from gateway.access.limits import Throttle
 from gateway.access.manager import AccessManager
 from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.buckets import TokenBuckets
@@ -211,7 +211,7 @@ class Gateway:
             log_time=self._log_time,
         )
         self.log.on_resume = self.bus.resume_waiting
-        self.bus.charge_creation = lambda network: self.charge(network, CREATION_COST)
+        self.bus.charge = self.charge
         self.bus.on_join, self.bus.on_leave = self.access_log.opened, self.access_log.closed
         self.metrics.on_refused = self.access_log.refused
         if self.tracing is not None:

@@ -135,7 +135,7 @@ class TopicRelaySession(Session):
 
     def unsubscribe(self, packet: Packet) -> None:
         """Unsubscribe: no answer."""
-        self.bus.unsubscribe(self, self.bus.channels.channel(NAME, packet.topic))
+        self.stop_listening(self.bus.channels.channel(NAME, packet.topic))
 
     def message(self, packet: Packet) -> None:
         """Message: to one peer in the topic; no answer, whether that peer is subscribed or not."""

@@ -16,8 +16,6 @@ from gateway.core.contracts import MAX_SUBSCRIPTIONS
 from gateway.core.message import Peer
 from gateway.core.principal import Principal
 
-CREATION_COST = 10  # requests that creating a channel counts as: it takes 0.7 ms, a message to a known one 0.02 to 0.06
-
 
 class Rate(BaseModel):
     """Requests a second, and how many at once."""

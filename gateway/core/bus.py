@@ -15,7 +15,7 @@ from typing import Any
 
 from .acceptance import Acceptance
 from .bounded import BoundedMap
-from .channels import Channels
+from .channels import CREATION_COST, Channels
 from .contracts import PERMISSIVE, Counters, Ledger, Policies, Receipt, Translator
 from .errors import AlreadySubscribed, NotSubscribed, Throttled, TooManySubscriptions, Unavailable
 from .fan_out import FanOut
@@ -67,7 +67,7 @@ class Bus:
         self.flows = Flows()
         self.on_join: Callable[[Member, Peer], None] = lambda _session, _peer: None
         self.on_leave: Callable[[Member], None] = lambda _session: None
-        self.charge_creation: Callable[[str], None] = lambda _network: None  # who creates a channel by publishing
+        self.charge: Callable[[str, float], None] = lambda _network, _requests: None  # for what is much work
         self._log_time = LogClock(clock, 0).now if log_time is None else log_time
         self._stamper = Stamper(ids)
         self.submit: Take = self.take
@@ -377,7 +377,7 @@ class Bus:
         if self.ledger.congested:
             self.check_log()
         if self.channels.register(channel) and origin is not None:
-            self.charge_creation(origin.principal.address)
+            self.charge(origin.principal.address, CREATION_COST)
 
     def _add_refs(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol

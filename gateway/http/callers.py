@@ -8,7 +8,7 @@ from functools import partial
 from fastapi import Request, Response
 
 from gateway.access.auth import KEY_PREFIX, bearer_token, key_identity
-from gateway.core.channels import valid_name
+from gateway.core.channels import CREATION_COST, valid_name
 from gateway.core.errors import Forbidden, Throttled, UnknownChannel
 from gateway.core.message import REST, Peer
 from gateway.core.networks import network
@@ -96,7 +96,7 @@ class Caller:
     def charge_creation(self, channel: str) -> None:
         """Charge the request for *channel*, which it is about to use, if there is none yet."""
         if not self.gateway.channels.exists(channel):
-            self.gateway.bus.charge_creation(self.principal.address)
+            self.charge(CREATION_COST)
 
     def charge_malformed(self, size: int) -> None:
         """Charge the network of the caller for *size* bytes of malformed input."""

@@ -320,7 +320,7 @@ class SproutSession(SproutConnection):
         self.wanted.pop(frame.node_id, None)
         channel = self._nodes.channel(frame.node_id)
         if channel in self.channels:
-            self.bus.unsubscribe(self, channel)
+            self.stop_listening(channel)
         self.status(frame.id, StatusCode.OK)
 
     def _acknowledged(self, frame: codec.Status) -> None:

@@ -12,6 +12,7 @@ from adapters.streamr.model.streams import OPERATIONS
 from adapters.streamr.model.users import User
 from adapters.streamr.wire.ids import NAME, stream_of
 from adapters.streamr.wire.refusals import Unauthenticated
+from gateway.core.channels import CREATION_COST
 from gateway.core.errors import RequestError, UnknownChannel
 from gateway.core.jsontext import dumps
 from gateway.core.message import Peer
@@ -75,7 +76,7 @@ class CoreApi:
     def charge_creation(self, caller: RestCaller, channel: str) -> None:
         """Charge the caller's network for *channel*, which it is about to use, if there is none yet."""
         if not self._context.bus.channels.exists(channel):
-            self._context.bus.charge_creation(caller.network)
+            self._context.bus.charge(caller.network, CREATION_COST)
 
     # Users
 

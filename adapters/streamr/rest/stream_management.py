@@ -9,6 +9,7 @@ from adapters.streamr.model.streams import OPERATIONS, InvalidDescription
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of
 from gateway.access.auth import ANONYMOUS
+from gateway.core.channels import CREATION_COST
 from gateway.core.jsontext import MAX_VALUES, loads
 from gateway.core.principal import Principal
 
@@ -44,7 +45,7 @@ class StreamManagement(CoreApi):
             if not self._streams.is_configured(stream):
                 self._describe(stream, fields)
             channels.register(channel)
-            self._context.bus.charge_creation(caller.network)
+            self._context.bus.charge(caller.network, CREATION_COST)
         return self._streams.shown(stream)
 
     def update(self, caller: RestCaller, stream: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -303,7 +303,7 @@ class StreamrSession(BaseSession):
         if channel not in self._subscribed and not self._inboxes.get(channel):
             self._inboxes.pop(channel, None)
             self._principals.pop(channel, None)
-            self.bus.unsubscribe(self, channel)
+            self.stop_listening(channel)
 
     def _open_inbox(self, request: SubscribeRequest, inbox: Inbox) -> None:
         self.authenticate(request)  # it may identify the connection

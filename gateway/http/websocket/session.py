@@ -157,7 +157,7 @@ class WebSocketSession(Session):
         self.pace("")
         try:
             for channel in selection.channels:
-                self.bus.unsubscribe(self, channel)
+                self.stop_listening(channel)
             for prefix in selection.prefixes:
                 self.bus.watchers.remove(self, prefix)
         except NotSubscribed as error:

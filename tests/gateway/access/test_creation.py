@@ -1,21 +1,24 @@
-"""Creating a channel counts as many requests, by whatever protocol; using it counts as one."""
+"""What counts as many requests: creating a channel, by whatever protocol, and leaving a crowd."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import httpx
 import pytest
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
-from gateway.access.limits import CREATION_COST
+from gateway.core.channels import CREATION_COST
+from gateway.core.presence import NOTICES_PER_REQUEST
 from tests.server import Server
 
 CREATED = 3
 BURST = CREATED * CREATION_COST  # the last one is created on credit
+WAIT = 20.0
 STREAMR = "/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
 
 
@@ -39,7 +42,7 @@ def by_requests(method: str, path: str, body: Any, server: Server, network: str,
 def by_messages(
     path: str, message: Callable[[str], Any], server: Server, network: str, channels: Sequence[str]
 ) -> None:
-    with connect(f"ws://{server.http}{path}", compression=None, source_address=(network, 0)) as socket:
+    with connect(f"ws://{server.http}{path}", compression=None, max_queue=None, source_address=(network, 0)) as socket:
         for channel in channels:
             socket.send(json.dumps(message(channel)))  # all of them are handled before the close is answered
 
@@ -73,3 +76,42 @@ def test_a_known_channel_counts_as_one(server: Server) -> None:
         for n in range(CREATION_COST):
             answer = program.post("/v1/channels/known/messages", json=n)
             assert answer.status_code == 201, answer.text
+
+
+def opened(server: Server, path: str, network: str) -> ClientConnection:
+    return connect(f"ws://{server.http}{path}", compression=None, max_queue=None, source_address=(network, 0))
+
+
+@pytest.fixture(scope="module")
+def observer(server: Server) -> Iterator[ClientConnection]:
+    """A page in a channel with as many others as count as two requests."""
+    with ExitStack() as stack:
+        for n in range(2 * NOTICES_PER_REQUEST):
+            socket = stack.enter_context(opened(server, "/v1/ws", f"127.0.1.{n // 8}"))
+            socket.recv()
+            socket.send(json.dumps({"type": "subscribe", "channel": "crowd"}))
+        yield socket
+
+
+@pytest.mark.parametrize(
+    ("place", "path", "join", "leave"),
+    [
+        (1, "/v1/ws", {"type": "subscribe", "channel": "crowd"}, {"type": "unsubscribe", "channel": "crowd"}),
+        (2, "/relay", {"type": 2, "topic": "crowd"}, {"type": 3, "topic": "crowd"}),
+        (3, STREAMR, [2, 9, "s", "crowd", 0, None], [2, 10, "s", "crowd", 0, None]),
+    ],
+)
+def test_coming_and_going_counts_by_those_that_are_told(
+    server: Server, observer: ClientConnection, place: int, path: str, join: Any, leave: Any
+) -> None:
+    with opened(server, path, f"127.0.2.{place}") as visitor:
+        for _ in range(BURST):
+            visitor.send(json.dumps(join))
+            visitor.send(json.dumps(leave))
+    rounds = 0
+    with opened(server, "/v1/ws", f"127.0.3.{place}") as last:
+        number = json.loads(last.recv())["number"]
+        last.send(json.dumps({"type": "subscribe", "channel": "crowd"}))
+        while (told := json.loads(observer.recv(WAIT))).get("number") != number:
+            rounds += told["type"] == "left"
+    assert BURST / 4 - 1 <= rounds <= BURST / 3 + 1, "two for those that are told, and one or two requests"

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.core.errors import Forbidden, ProtocolError, Throttled, Unavailable
+from gateway.core.errors import Forbidden, NotSubscribed, ProtocolError, Throttled, Unavailable
 from gateway.core.message import Form, Message, PendingForm
 from gateway.core.outbox import BURST_FACTOR, LOW_WATER, MAX_STREAMS
+from gateway.core.presence import NOTICES_PER_REQUEST
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
@@ -295,6 +296,20 @@ def test_every_request_is_checked(core: Core, session: ToySession) -> None:
         session.check("direct", "lobby")
     assert (forbidden.value.verb, forbidden.value.channel) == ("direct", "lobby")
     assert asked == [(session.principal, verb, "lobby") for verb in ("publish", "publish", "direct")]
+
+
+def test_who_leaves_a_crowd_is_charged_for_those_that_are_told(core: Core, toy_session: type[ToySession]) -> None:
+    charged: list[tuple[str, float]] = []
+    core.bus.charge = lambda network, requests: charged.append((network, requests))
+    crowd = [toy_session(core.bus) for _ in range(3 * NOTICES_PER_REQUEST)]
+    for each in crowd:
+        core.bus.subscribe(each, "lobby")
+    crowd.pop().stop_listening("lobby")
+    assert charged == [("", 3 - 1 / NOTICES_PER_REQUEST)]
+    crowd.pop().receive_eof()
+    with pytest.raises(NotSubscribed):
+        crowd[0].stop_listening("elsewhere")
+    assert len(charged) == 1, "connections that end, and refused requests, cost nothing"
 
 
 def test_by_default_presence_sends_nothing(core: Core) -> None:
