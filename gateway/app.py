@@ -13,10 +13,10 @@ import structlog
 from anyio.abc import TaskGroup
 from fastapi import FastAPI, Request, WebSocket
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapters import ADAPTERS
-from gateway.core.errors import RequestError
+from gateway.core.errors import OperatorError, RequestError
 from gateway.core.message import REST
 from gateway.core.session import Session
 from gateway.help import routes as help_routes
@@ -38,6 +38,8 @@ from gateway.webhooks.courier import Courier
 from . import gauges
 from .adapter import Adapter, Listener, Refusal
 from .admission import Acceptor
+from .cluster_link import membership_of
+from .membership import Membership
 from .proxies import ForwardedHeaders
 from .runtime import Gateway
 from .settings import Settings
@@ -46,12 +48,14 @@ from .worker import Post
 logger = structlog.get_logger("trellis")
 
 RAW_PATHS = ("/v1/", "/api/v1/")  # names in these paths may contain an encoded slash; their handlers check the caller
+READING = ("GET", "HEAD", "OPTIONS")  # methods that log nothing
 HEALTH = ("/healthz", "/readyz")  # for health checks, which may use any name of the machine as the host
 
 
 def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS) -> FastAPI:
     """Create the ASGI application; the gateway starts and stops with its lifespan."""
     gateway = Gateway(settings, adapters)
+    gateway.membership = membership_of(gateway)
     courier = Courier(gateway)
     app = FastAPI(
         title="Trellis",
@@ -89,6 +93,8 @@ def _add_routes(app: FastAPI, gateway: Gateway, courier: Courier) -> None:
 def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
     """Add what sees a request before its handler; the last one added sees it first."""
     app.add_middleware(Guard, gateway=gateway)
+    if gateway.membership is not None:
+        app.add_middleware(TurnTaking, membership=gateway.membership)
     app.add_middleware(Cors, gateway=gateway)
     app.add_middleware(RawPaths)
     app.add_middleware(PersistentConnections, seconds=gateway.settings.limits.keep_alive_seconds)
@@ -125,6 +131,9 @@ def _start(app: FastAPI) -> None:
     gateway = app.state.gateway
     try:
         gateway.start(_post())
+    except OperatorError as error:
+        app.state.failure = str(error)
+        raise
     except (OSError, ValueError, sqlite3.Error) as error:
         app.state.failure = f"{gateway.settings.data} cannot be used: {error}; choose another with --data"
         raise
@@ -149,6 +158,30 @@ class Guard:
                 self._gateway.metrics.refused(REST, str(problem.status), **details)
                 app = problem_response(problem)
         await app(scope, receive, send)
+
+
+class TurnTaking:
+    """In a cluster, lets requests that may log something wait until this gateway accepts."""
+
+    def __init__(self, app: ASGIApp, membership: Membership) -> None:
+        self._app = app
+        self._membership = membership
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait, and keep the turn for a moment, so that the handler still has it."""
+        if scope["type"] == "http" and scope["method"] not in READING and scope["path"] not in HEALTH:
+            await self._membership.until_acting()
+            with self._membership.keeping() as done:
+
+                async def send_and_release(message: Message) -> None:
+                    done()  # what had to be logged was, or the handler waits by itself
+                    await send(message)
+
+                await self._app(scope, receive, send_and_release)
+        else:
+            if scope["type"] == "websocket":  # its key may get a number
+                await self._membership.until_acting()
+            await self._app(scope, receive, send)
 
 
 class RawPaths:

@@ -1,8 +1,10 @@
-"""Takes what other gateways submitted: it is logged as they log it, and known as if it had been submitted here."""
+"""Takes what other gateways logged: the same lines, known and delivered as if they had been accepted here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from gateway.core.bus import Bus
 from gateway.core.message import LATE_AFTER, Message, Peer
@@ -12,28 +14,38 @@ from gateway.storage.record import Entry, Fact
 
 from .adapter import Adapter
 
+logger = logging.getLogger(__name__)
+
 
 class ForeignEntries:
-    """Takes runs and facts in their order; nothing is submitted on that account."""
+    """Takes entries in their order; nothing is logged on that account. *reach* moves the clock of the log on."""
 
-    def __init__(self, bus: Bus, log: Log, adapters: Sequence[Adapter]) -> None:
+    def __init__(self, bus: Bus, log: Log, adapters: Sequence[Adapter], reach: Callable[[int], None]) -> None:
         self._bus = bus
         self._log = log
         self._adapters = adapters
+        self._reach = reach
 
-    def take_run(self, run: Sequence[Message], time: int) -> None:
-        """Take a *run* as `Bus.take` does at *time* (ms)."""
-        for message in run:
-            message.late = 0 < message.timestamp < time - LATE_AFTER
-        self._bus.take(run, (None,) * len(run), time)
-        self._learn(run)
+    def take(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Log *lines*, whose records are *entries*, and act on them."""
+        self._reach(entries[-1].time)
+        runs, at = [list(group) for _, group in groupby(entries, _run_of)], 0
+        for run in runs:
+            self._log.adopt(run, lines[at : at + len(run)])
+            at += len(run)
+        for run in runs:
+            try:
+                self._learn(run)
+            except Exception:  # a bug; the log is complete all the same
+                logger.exception("what another gateway accepted is in the log, but not known to all of this one")
 
-    def take_fact(self, kind: str, fields: dict[str, object], time: int) -> None:
-        """Log a fact at *time* (ms), and apply it."""
-        fact = Fact(kind, fields, self._log.next_seq, time)
-        self._log.append(fact)
-        self._apply(fact)
-        self._learn((fact,))
+    def _learn(self, run: Sequence[Entry]) -> None:
+        if isinstance(run[0], Fact):
+            self._apply(run[0])
+        for adapter in self._adapters:
+            adapter.learn(run)
+        if messages := [each for each in run if isinstance(each, Message)]:
+            self._bus.hand_over(messages, (None,) * len(messages))
 
     def _apply(self, fact: Fact) -> None:
         match fact.kind, fact.fields:
@@ -44,6 +56,10 @@ class ForeignEntries:
             case "peer", _:
                 self._bus.peers.skip(number_end(fact))
 
-    def _learn(self, entries: Sequence[Entry]) -> None:
-        for adapter in self._adapters:
-            adapter.learn(entries)
+
+def _run_of(entry: Entry) -> tuple[object, ...]:
+    """What the messages of a run have in common; a fact is alone."""
+    if isinstance(entry, Fact):
+        return (entry.seq,)
+    entry.late = 0 < entry.timestamp < entry.time - LATE_AFTER
+    return entry.channel, entry.protocol, entry.late

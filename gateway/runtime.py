@@ -33,7 +33,7 @@ from gateway.storage.index import Index
 from gateway.storage.indexed_log import IndexedLog
 from gateway.storage.log import SealPolicy
 from gateway.storage.retention import Retention, RetentionLimits
-from gateway.storage.segments import Fault, Segments
+from gateway.storage.segments import Segments
 
 from . import identity, logs, machine, systemd, tracing
 from .access_log import AccessLog
@@ -42,9 +42,12 @@ from .admission import Admission
 from .certificate import Certificate
 from .data_lock import lock
 from .fact_cache import GatewayFactCache
+from .faults import Faults
+from .foreign import ForeignEntries
+from .membership import Membership
 from .metrics import Metrics
 from .proxies import TrustedProxies
-from .sequencer import LocalSequencer, MakeSequencer
+from .sequencer import LocalSequencer, Sequencer
 from .settings import Settings
 from .worker import Post, Timer, Worker
 
@@ -63,17 +66,16 @@ def clock() -> int:
 class Gateway:
     """Everything between the listeners and the disk: created, started with a way to call its loop, and stopped.
 
-    The sequencer that *make_sequencer* makes decides the order and the time of what is logged.
+    Its `membership` in a cluster, if it is to have one, is set before it starts.
     """
 
-    def __init__(
-        self, settings: Settings, adapters: Iterable[type[Adapter]], make_sequencer: MakeSequencer = LocalSequencer
-    ) -> None:
+    def __init__(self, settings: Settings, adapters: Iterable[type[Adapter]]) -> None:
         self.settings = settings
-        self._make_sequencer = make_sequencer
+        self.membership: Membership | None = None
         self.version = version("trellis-gateway")
         kinds = [row for row in adapters if settings.section(row).enabled]
         self.metrics = Metrics(row.name for row in kinds)
+        self.faults = Faults(self.metrics)
         self.started = clock()
         permissions.make_directory(settings.data)
         for error in permissions.restrict(settings.data):
@@ -88,50 +90,60 @@ class Gateway:
         self.access_log = AccessLog(settings.access_log)
         self.tracing = tracing.of(settings, self.version, self.home.gateway_id)
         self.ready = False
-        self.watchdog = Watchdog(self._stalled, self._late)
+        self.watchdog = Watchdog(self.faults.stalled, self.faults.late)
         self.links: list[Dialler] = []  # the application runs them on its loop
         self.at_goodbye: set[Callable[[], None]] = set()  # called when the gateway stops, for what is not a session
+        self._ticking = False  # whether `_tick` waits for the turn
         self._retain_at = 0.0  # by the monotonic clock
         self._minute = self.started // MINUTE * MINUTE  # the minute whose counts are logged next
 
     def start(self, post: Post) -> None:
         """Open the log and the index, and start everything; *post* runs a call on this thread's loop."""
         ids = MessageIds(int(self.home.gateway_id, 16))
+        if self.membership is not None:
+            self.membership.join(self.settings.data)
         self._open_storage(post, ids)
         self._open_bus(ids)
-        self.sequencer = self._make_sequencer(self.bus, self.log)
+        self.sequencer: Sequencer = self.membership or LocalSequencer(self.bus, self.log)
         self.bus.submit = self.sequencer.submit
-        self.bus.presence.post = post
+        if self.membership is not None:
+            foreign = ForeignEntries(self.bus, self.log, self.adapters, self.log_clock.reach)
+            self.membership.start(self.log, self.bus, foreign)
+        loop, post = post, self._when_acting(post)
+        self.bus.presence.post = loop
         self._open_retention(post)
         self.index.start()
         self.log.start()
         self.sequencer.submit_fact("start", {"gateway": self.home.gateway_id, "version": self.version})
         self.channels.on_created = self.access_log.channel_created
         self._configure_channels()
-        self._worker = Worker(post, self._worker_fault)
+        self._worker = Worker(post, self.faults.worker)
         self._trimmer = machine.Trimmer(self._worker.submit)
-        self.answer_scheduler = AnswerScheduler(post, Timer(post).later, lambda: self.log.next_seq, clock)
-        services = Services(
-            *(
-                self.bus,
-                self.log,
-                self.index,
-                post,
-                self._worker.submit,
-                self.sequencer.submit_fact,
-                self.metrics,
-                self.access,
-                self.answer_scheduler,
-            ),
-            retention_ms=lambda: self.retention.limits.age,
-            handshake=self.settings.limits.handshake_seconds,
-        )
+        self.answer_scheduler = AnswerScheduler(loop, Timer(loop).later, lambda: self.log.next_seq, clock)
+        services = self._services(post)
         self.access_manager.start(self.bus, post, self._worker.submit)
         for adapter in self.adapters:
             self._start_adapter(adapter, services)
             self.links += [Dialler(adapter.name, link, clock) for link in adapter.links()]
         self._watch()
+        if self.membership is not None:
+            self.membership.started(loop)
         self.ready = True
+
+    def _when_acting(self, post: Post) -> Post:
+        """Run calls as *post* does, but in a cluster only while this gateway accepts."""
+        if (membership := self.membership) is None:
+            return post
+        return lambda call: post(lambda: membership.when_acting(call))
+
+    def _services(self, post: Post) -> Services:
+        """What the adapters get."""
+        return Services(
+            *(self.bus, self.log, self.index, post, self._worker.submit, self.sequencer.submit_fact),
+            *(self.metrics, self.access, self.answer_scheduler),
+            retention_ms=lambda: self.retention.limits.age,
+            handshake=self.settings.limits.handshake_seconds,
+        )
 
     def _watch(self) -> None:
         """Watch that every queue makes progress."""
@@ -146,7 +158,7 @@ class Gateway:
         try:
             adapter.start(services)
         except Exception as error:  # a byte of the index may have changed to anything
-            self._index_fault(error)
+            self.faults.index(error)
             self.index.rebuild()
             adapter.start(services)
 
@@ -155,15 +167,17 @@ class Gateway:
         segments = Segments(self.settings.data / "log")
         path, search = self.settings.data / "index.sqlite", self.settings.log.search
         self.index = Index(path, segments, ids, self.adapters, post, search=search)
-        self.index.on_fault = self._index_fault
+        self.index.on_fault = self.faults.index
         applied = self.index.catch_up()
         for fault in segments.faults:
-            self._record_fault(fault)
-        segments.on_fault = self._record_fault
+            self.faults.record(fault)
+        segments.on_fault = self.faults.record
         limits = self.settings.log
         sealing = SealPolicy(bytes=limits.segment_bytes)
-        self._log_time = LogClock(clock, self.index.last_time).now
-        self.log = IndexedLog(self.index, segments, post, self._log_time, sealing=sealing, on_fault=self._disk_fault)
+        self.log_clock = LogClock(clock, self.index.last_time)
+        self.log = IndexedLog(
+            self.index, segments, post, self.log_clock.now, sealing=sealing, on_fault=self.faults.disk
+        )
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
 
     def _open_retention(self, post: Post) -> None:
@@ -182,8 +196,8 @@ class Gateway:
                 "counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}
             ),
             compaction=compaction,
-            on_fault=self._retention_fault,
-            on_retired=self._retired,
+            on_fault=self.faults.retention,
+            on_retired=self.faults.retired,
         )
 
     def _open_bus(self, ids: MessageIds) -> None:
@@ -208,7 +222,7 @@ class Gateway:
             self.metrics,
             translators=self.adapters,
             policies=Policies(self.access.allowed, self.throttle, self._read_pacer(), limits.subscriptions),
-            log_time=self._log_time,
+            log_time=self.log_clock.now,
         )
         self.log.on_resume = self.bus.resume_waiting
         self.bus.charge = self.charge
@@ -268,10 +282,12 @@ class Gateway:
         found: list[str] = []
         if self.log.failing is not None:
             found.append(f"the log cannot be written: {self.log.failing}")
-        elif self.log.congested:
+        elif self.log.congested and not self.log.held:
             found.append("the disk does not keep up")
         if self.index.trouble is not None:
             found.append(self.index.trouble)
+        if self.membership is not None and self.membership.trouble is not None:
+            found.append(self.membership.trouble)
         return found + [f"{name} makes no progress" for name in self.watchdog.stalled]
 
     def tick(self) -> None:
@@ -281,10 +297,21 @@ class Gateway:
         self.metrics.counts["log_lines_left_out"][()] = logs.flush()
         self.budget.audit()
         self.answer_scheduler.tick()
-        self.bus.tick()
         self.tracer.tick()
         self.access_manager.tick()
         self._trimmer.tick()
+        if self.membership is None:
+            self._tick()
+            return
+        self.membership.tick()
+        if not self._ticking:
+            self._ticking = True
+            self.membership.when_acting(self._tick)
+
+    def _tick(self) -> None:
+        """Do what is due and may log something."""
+        self._ticking = False
+        self.bus.tick()
         self._tell_flows()
         for adapter in self.adapters:
             adapter.tick(clock())
@@ -320,8 +347,13 @@ class Gateway:
         self.retention.stop()
         self._worker.stop()
         self.access_manager.stop()
-        self._tell_flows(last=True)
+        if self.membership is None or self.membership.turn.acting:
+            self._tell_flows(last=True)
+        if self.membership is not None:
+            self.membership.leave()
         self.log.close()
+        if self.membership is not None:
+            self.membership.closed()
         self.index.close()
         if self.tracing is not None:
             self.tracing.stop()
@@ -346,37 +378,6 @@ class Gateway:
         self.sequencer.submit_fact(
             "peer", {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity} | name
         )
-
-    def _record_fault(self, fault: Fault) -> None:
-        self.metrics.count("faults", "record")
-        logger.error("damaged log", file=fault.file, offset=fault.offset, reason=fault.reason)
-
-    def _index_fault(self, error: Exception) -> None:
-        self.metrics.count("faults", "index")
-        logger.error("the index is damaged or cannot be written", error=repr(error), consequence="it is retried")
-
-    def _retention_fault(self, error: Exception) -> None:
-        self.metrics.count("faults", "retention")
-        logger.error("old messages could not be retired", error=repr(error), consequence="it is retried")
-
-    def _retired(self, segments: int, first_kept: int) -> None:
-        logger.info("old messages were retired", segments=segments, first_kept=first_kept)
-
-    def _disk_fault(self, error: OSError) -> None:
-        self.metrics.count("faults", "disk")
-        logger.error("the log cannot be written", error=str(error), consequence="publishing is refused until it can")
-
-    def _stalled(self, name: str) -> None:
-        self.metrics.count("faults", "stalled")
-        logger.error("no progress", of=name, consequence="the gateway is not ready until it continues")
-
-    def _late(self, seconds: float, where: str) -> None:
-        self.metrics.count("faults", "late")
-        logger.error("the event loop is late", seconds=round(seconds, 1), where=where)
-
-    def _worker_fault(self, error: Exception) -> None:
-        self.metrics.count("faults", "worker")
-        logger.error("a form could not be made", error=repr(error))
 
 
 def retention_limits(settings: Settings) -> RetentionLimits:

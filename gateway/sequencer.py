@@ -9,7 +9,7 @@ the log before it: from no clock, no thread, and nothing else that another gatew
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from gateway.core.bus import Bus
@@ -35,6 +35,3 @@ class LocalSequencer:
     def __init__(self, bus: Bus, log: Log) -> None:
         self.submit = bus.take
         self.submit_fact = log.fact
-
-
-MakeSequencer = Callable[[Bus, Log], Sequencer]

@@ -85,6 +85,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adop
                 backend=settings.loop,
                 backend_options=options,
             )
+            _check_membership(app.state.gateway)
         except BaseException:  # its type depends on the server, and it may be in an exception group
             if app.state.failure is None:
                 raise
@@ -102,6 +103,12 @@ def _check_origin(settings: Settings, *, adopt: bool) -> None:
             "the log as a new gateway's own from now on with --adopt"
         )
     identity.adopt(settings.data, origin, version("trellis-gateway"))
+
+
+def _check_membership(gateway: Gateway) -> None:
+    """Raise `CannotStart` if *gateway*, which has stopped, did so because it could not be in its cluster any more."""
+    if gateway.membership is not None and gateway.membership.failure is not None:
+        raise CannotStart(gateway.membership.failure)
 
 
 def _bind(host: str, port: int, setting: str) -> socket.socket:

@@ -121,6 +121,23 @@ class TracingSettings(Section):
     share: float = Field(default=1.0, gt=0, le=1)
 
 
+class ClusterSettings(Section):
+    """The cluster that this gateway is a member of; without `url` it runs alone.
+
+    `url` names NATS servers; `gateway` is its name among the members.
+    """
+
+    url: tuple[str, ...] = ()
+    name: str = Field(default="main", pattern="^[A-Za-z0-9_-]{1,32}$")
+    gateway: str = Field(default="", pattern="^[A-Za-z0-9._-]{0,64}$")
+    authorities: Path | None = Field(default=None, description="certificates of authorities that the servers have")
+    credentials: Path | None = Field(default=None, description="a credentials file of NATS")
+    lease_seconds: float = Field(
+        default=5.0, ge=1, le=60, description="of silence, after which another gateway accepts in the place of one"
+    )
+    replicas: int = Field(default=3, ge=1, le=5, description="servers that keep the stream, when it is made")
+
+
 class Settings(BaseSettings):
     """All settings except the sections of the adapters (see `settings_model`)."""
 
@@ -151,6 +168,7 @@ class Settings(BaseSettings):
     webhooks: WebhookSettings = WebhookSettings()
     metrics: MetricsSettings = MetricsSettings()
     tracing: TracingSettings = TracingSettings()
+    cluster: ClusterSettings = ClusterSettings()
 
     @classmethod
     def settings_customise_sources(

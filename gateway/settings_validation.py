@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from importlib.util import find_spec
 
 from gateway.access.origins import ANY, is_local
 from gateway.access.rights import Right
@@ -35,6 +36,7 @@ def validate_settings(settings: Settings, adapters: Collection[type[Adapter]]) -
         *_numbers(settings),
         *_retention(settings),
         *_search(settings),
+        *_cluster(settings),
         *_secrets(settings),
         *_pins(settings, {adapter.name: adapter for adapter in adapters}),
     ]
@@ -142,6 +144,17 @@ def _search(settings: Settings) -> Iterator[str]:
             yield f"log.search: the SQLite of this Python cannot search ({error})"
         finally:
             database.close()
+
+
+def _cluster(settings: Settings) -> Iterator[str]:
+    """A member needs a name and the client of NATS, and what is not shared among members cannot be used."""
+    cluster = settings.cluster
+    if not cluster.url:
+        return
+    if not cluster.gateway:
+        yield "cluster.gateway: each member of a cluster has a name of its own, say the machine's"
+    if find_spec("nats") is None:
+        yield "cluster.url: the client of NATS is not installed; `pip install 'trellis-gateway[cluster]'`"
 
 
 def _secrets(settings: Settings) -> Iterator[str]:

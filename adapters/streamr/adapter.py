@@ -223,6 +223,8 @@ class StreamrAdapter(Adapter):
             elif entry.protocol == NAME and isinstance(entry, Message) and entry.native is not None:
                 _, _, timestamp, sequence, publisher, _ = entry.native[NAME]
                 self.parts.publish_handler.positions.advance(entry.channel, publisher.lower(), (timestamp, sequence))
+            elif isinstance(entry, Message) and NAME in entry.refs:
+                self.bridge_signer.learn(entry)
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:
         """Each publisher of a stream once, and each message whose position differs from its timestamp."""

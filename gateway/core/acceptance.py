@@ -19,7 +19,14 @@ class Acceptance:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self.elsewhere = False  # whether another gateway accepts now, so that what arrives here waits
+        self.on_waiting: Callable[[], None] = lambda: None  # called when a session waits until it may publish
         self.untaken: dict[Message, list[tuple[Callable[[], None], Otherwise]]] = {}
+
+    @property
+    def obstacle(self) -> str:
+        """Why the log accepts nothing, although it can be written."""
+        return "another gateway accepts now" if self.elsewhere else "the disk does not keep up"
 
     def when_accepted(
         self, published: Message | Receipt, callback: Callable[[], None], otherwise: Otherwise = None

@@ -230,7 +230,7 @@ class Bus:
         if self.ledger.failing is not None:
             raise Unavailable(f"the log cannot be written: {self.ledger.failing}; try again once it can")
         if self.ledger.congested:
-            raise Unavailable("the disk does not keep up; try again in a moment")
+            raise Unavailable(f"{self.acceptance.obstacle}; try again in a moment")
 
     def find(self, id: str) -> Receipt | None:
         """The receipt of the earlier message with this id; ask before publishing under an id that the author chose."""
@@ -249,9 +249,8 @@ class Bus:
     def publish(self, message: Message, origin: Member | None = None) -> Message:
         """Log *message*, and deliver it to every session in its channel but the publishing one.
 
-        The message gets its seq, time and id when it is taken; its `parent` may be any id and becomes the canonical
-        one. It is accepted once `when_accepted` calls back, not before. Raises `Unavailable` while the log cannot be
-        written, and `UnknownChannel` if the channel would be new and users cannot create any.
+        Its seq, time and id are set when it is taken; its `parent` may be any id. It is accepted once `when_accepted`
+        calls back. Raises `Unavailable`, or `UnknownChannel` if the channel is new and users cannot create any.
         """
         self.publish_run((message,), origin)
         return message
@@ -284,15 +283,15 @@ class Bus:
         self._admit(message.channel, origin)
         self.gathering.add(message, origin, refuse)
 
-    def take(self, run: Sequence[Message], origins: Sequence[Member | None], time: int | None = None) -> None:
-        """Stamp, log and deliver a *run* that was checked: messages of one protocol in one channel, of any senders.
-
-        *origins* are the sessions that they came from, each of which does not hear its own. They are logged at
-        *time* (ms; None for now). What is logged of them follows from *run*, *time* and the log, and nothing else.
-        """
-        self._stamper.stamp(run, self.ledger.next_seq, self._log_time() if time is None else time)
+    def take(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
+        """Stamp, log and deliver a *run* of one protocol in one channel; the session in *origins* does not hear it."""
+        self._stamper.stamp(run, self.ledger.next_seq, self._log_time())
         self._add_refs(run)
         self.ledger.extend(run)
+        self.hand_over(run, origins)
+
+    def hand_over(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
+        """Deliver a *run* that was logged; see `take`."""
         if self.read_pacer is not None:
             self.read_pacer.record_published(run)
         if self.presence.has_notices:
@@ -361,6 +360,7 @@ class Bus:
         """Wake *session* when the log accepts messages again; nothing happens if it does now."""
         if self.ledger.congested:
             self._waiting[session] = None
+            self.acceptance.on_waiting()
 
     def resume_waiting(self) -> None:
         """Resume the sessions that waited for the log, which accepts messages again or begins to refuse them."""

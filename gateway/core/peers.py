@@ -27,6 +27,9 @@ class PeerRegistry:
     peer; *find(protocol, identity)* and *find_number(number)* ask the index.
     """
 
+    block = BLOCK
+    reserve = RESERVE
+
     def __init__(
         self,
         first: int,
@@ -36,7 +39,7 @@ class PeerRegistry:
         find_number: Callable[[int], Peer | None],
     ) -> None:
         self._next = self._end = self._free = first  # the number after all blocks is free
-        self._reserve = reserve
+        self._reserve_block = reserve
         self._record = record
         self._find = find
         self._find_number = find_number
@@ -62,8 +65,8 @@ class PeerRegistry:
             return peer
         else:
             peer = Peer(peer.number, protocol, identity, name)
+        self._record(peer)  # unless another gateway accepts now
         self._remember(peer)
-        self._record(peer)
         return peer
 
     def find(self, protocol: str, identity: str) -> Peer | None:
@@ -98,11 +101,18 @@ class PeerRegistry:
         del self._numbers[peer.number]
 
     def _number(self) -> int:
-        if self._end != self._free and self._next == self._end:  # the next numbers are another gateway's
-            self._next = self._end = self._free
-        if self._end == self._free and self._end - self._next <= RESERVE:
-            self._reserve(self._end, BLOCK)
-            self._end = self._free = self._end + BLOCK
+        if self._end - self._next <= (self.reserve if self._end == self._free else 0):
+            self.top_up()
         number = self._next
         self._next += 1
         return number
+
+    def top_up(self, left: int | None = None) -> None:
+        """Reserve the next block if no more than *left* numbers are left."""
+        if left is not None and self._end - self._next > left:
+            return
+        first = self._end if self._end == self._free else self._free
+        self._reserve_block(first, self.block)
+        if first != self._end:  # the numbers after the own ones are another gateway's
+            self._next = first
+        self._end = self._free = first + self.block

@@ -112,7 +112,7 @@ class Session(Outbox, ABC):
 
     def ask_to_read(self) -> bool:
         """Whether the shell may read from the wire; if not, it is woken once there may be room."""
-        if self._backlog or self.saturated:
+        if self._backlog or (self.saturated and (self.overloaded or not self.bus.acceptance.elsewhere)):
             self.bus.wait_for_log(self)  # does nothing unless the log is congested
             return False
         return True
@@ -128,10 +128,13 @@ class Session(Outbox, ABC):
 
         Nothing waits for a failing disk: requests are handled, and those that need the log are refused.
         """
-        if self._size >= LOW_WATER or len(self._streams) >= MAX_STREAMS:
-            return True
         ledger = self.bus.ledger
-        return ledger.congested and ledger.failing is None
+        return self.overloaded or (ledger.congested and ledger.failing is None)
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether the next request has to wait for this peer, whatever the log does; subclasses have more reasons."""
+        return self._size >= LOW_WATER or len(self._streams) >= MAX_STREAMS
 
     def receive_data(self, data: bytes) -> None:
         """Handle what the peer sent; it is kept for later while the session is saturated."""

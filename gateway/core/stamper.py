@@ -22,6 +22,10 @@ class LogClock:
         self._time = now = max(self._time, self._clock())
         return now
 
+    def reach(self, time: int) -> None:
+        """Never be less than *time* (ms), at which another gateway logged something."""
+        self._time = max(self._time, time)
+
 
 class Stamper:
     """Gives messages their seq, time and id: all of it follows from what it is given, nothing from a clock."""

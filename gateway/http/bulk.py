@@ -176,11 +176,14 @@ class BulkResponse(Response):
         todo = deque(
             [self._short(line) if line is None or len(line) <= SHORT_BODY else await self._long(line) for line in lines]
         )
+        membership = self._gateway.membership
         while todo:
+            if membership is not None:
+                await membership.until_acting()
             await anyio.sleep(self._publish(todo))
             while self._unsent > MAX_UNSENT:
                 await self._room.wait()
-            while self._gateway.bus.congested and self._gateway.log.failing is None:
+            while self._gateway.bus.congested and self._gateway.log.failing is None and not self._gateway.log.held:
                 with suppress(OutcomeUnknown):  # the next line is refused
                     await wait_until_synced(self._gateway.log, self._gateway.log.next_seq - 1)
 

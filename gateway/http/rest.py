@@ -107,7 +107,10 @@ class Rest:
         if read is None:
             return BulkResponse(publisher, request)
         async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
-            taken = publisher.publish(await parse_request_content(publisher.caller, body, read))
+            content = await parse_request_content(publisher.caller, body, read)
+            if self.gateway.membership is not None:
+                await self.gateway.membership.until_acting()
+            taken = publisher.publish(content)
         await wait_until_accepted(self.gateway.bus, taken)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
 

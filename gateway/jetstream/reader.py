@@ -49,6 +49,7 @@ class EntryReader:
 
     def __init__(self, client: Client, stream: str, after: int, receive: Callable[[list[StreamEntry]], None]) -> None:
         self.position = self.taken = after
+        self.end: int | None = None  # the last position when reading began
         self._client = client
         self._stream = stream
         self._receive = receive
@@ -78,6 +79,7 @@ class EntryReader:
         """Read with one consumer, until it fails."""
         manager = JetStreamManager(self._client)
         state = (await manager.stream_info(self._stream)).state
+        self.end = state.last_seq if self.end is None else self.end
         if self.position > state.last_seq:
             raise StreamGap(f"the stream ends at {state.last_seq}, but {self.position} was taken already")
         if self.position + 1 < state.first_seq:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import structlog
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
@@ -30,18 +31,27 @@ RECONNECT_SECONDS = 1  # between attempts of the client to connect again
 PING_SECONDS = 2  # between pings; a server that does not answer two is left
 MAX_AGE_SECONDS = 7 * 86_400.0  # of what the stream keeps: a gateway that was away for longer needs a peer's log
 STOP_SECONDS = 10.0
+MIN_PAYLOAD = 8 << 20  # bytes that the server has to take
 
 logger = structlog.get_logger("trellis")
 
 
+class UnfitStream(Exception):
+    """The stream, or the server, is not what a member needs; the text says why."""
+
+
 class JetStreamSettings(NamedTuple):
-    """Which stream: the *name* of the cluster, the *urls* of servers, how many *replicas*, TLS and credentials."""
+    """Which stream: the *name* of the cluster, the *urls* of servers, how many *replicas*, TLS and credentials.
+
+    *about* is what all members have in common; the stream has it as its description.
+    """
 
     name: str
     urls: tuple[str, ...]
     replicas: int = 1
     authorities: Path | None = None
     credentials: Path | None = None
+    about: str = ""
 
 
 class JetStreamStatus(NamedTuple):
@@ -56,8 +66,8 @@ class JetStreamStatus(NamedTuple):
 class JetStream:
     """Sends to a stream, and reads it.
 
-    *receive* gets entries in their order, without a gap, and *fail* the reason if that cannot be; both are called in
-    the stream's thread.
+    *receive* gets entries in their order, without a gap, *hear* what others `tell`, and *fail* the reason if the stream
+    cannot be used; they are called in the stream's thread.
     """
 
     def __init__(
@@ -65,10 +75,13 @@ class JetStream:
         settings: JetStreamSettings,
         receive: Callable[[list[StreamEntry]], None],
         fail: Callable[[str], None],
+        hear: Callable[[bytes], None] = lambda _data: None,
     ) -> None:
         self._settings = settings
         self._receive = receive
         self._fail = fail
+        self._hear = hear
+        self._tasks: asyncio.TaskGroup | None = None
         self._client = Client()
         self._window = SendWindow()
         self._wake = asyncio.Event()
@@ -89,6 +102,14 @@ class JetStream:
         """Send *data*, behind what was submitted before, as often as it takes."""
         self._call(self._add, data)
 
+    def tell(self, data: bytes) -> None:
+        """Tell *data* to everybody who reads the stream now; perhaps it is lost, and it is not in the stream."""
+        self._call(self._begin, data)
+
+    def later(self, seconds: float, call: Callable[[], object]) -> None:
+        """Call *call*, in the stream's thread, after *seconds*."""
+        self._call(self._loop.call_later, seconds, call)
+
     def took(self, position: int) -> None:
         """Everything up to *position* was taken: more may be read."""
         self._call(self._took, position)
@@ -108,7 +129,23 @@ class JetStream:
         with suppress(RuntimeError):  # it has stopped
             self._loop.call_soon_threadsafe(call, *args)
 
+    @property
+    def end(self) -> int | None:
+        """The last position when reading began; None if it has not."""
+        return None if self._reader is None else self._reader.end
+
     # Called in the stream's thread
+
+    def _begin(self, data: bytes) -> None:
+        if self._tasks is not None:
+            self._tasks.create_task(self._tell(data))
+
+    async def _tell(self, data: bytes) -> None:
+        with suppress(Error, OSError, TimeoutError):
+            await self._client.publish(_aside(self._settings.name), data)
+
+    async def _heard(self, message: Msg) -> None:
+        self._hear(message.data)
 
     def _add(self, data: bytes) -> None:
         self._window.add(data)
@@ -128,6 +165,8 @@ class JetStream:
                 runner.run(self._live())
             except asyncio.CancelledError:
                 pass
+            except UnfitStream as refused:
+                self._fail(str(refused))
             except Exception as error:
                 logger.exception("the stream failed")
                 self._fail(repr(error))
@@ -138,7 +177,9 @@ class JetStream:
             await self._connect()
             await self._ensure()
             self._reader = EntryReader(self._client, self._settings.name, self._after, self._receive)
-            async with asyncio.TaskGroup() as tasks:
+            await self._client.subscribe(_aside(self._settings.name), cb=self._heard)
+            async with asyncio.TaskGroup() as self._tasks:
+                tasks = self._tasks
                 tasks.create_task(self._send(tasks))
                 tasks.create_task(self._read(self._reader))
         finally:
@@ -189,6 +230,7 @@ class JetStream:
             max_age=MAX_AGE_SECONDS,
             deny_delete=True,
             deny_purge=True,
+            description=self._settings.about or None,
         )
 
         async def ensure() -> None:
@@ -200,6 +242,19 @@ class JetStream:
                 await manager.stream_info(name)
 
         await self._retry(ensure)
+        self._check((await manager.stream_info(name)).config.description or "")
+
+    def _check(self, about: str) -> None:
+        """Raise `UnfitStream` if the members have something else in common, or the server takes too little."""
+        if about != self._settings.about:
+            raise UnfitStream(
+                f"the members of this cluster have {about!r} in common, and this gateway has {self._settings.about!r}: "
+                "copy the folder `keys` of a member, and enable the same protocols"
+            )
+        if self._client.max_payload < MIN_PAYLOAD:
+            raise UnfitStream(
+                f"max_payload of the server is {self._client.max_payload:,}; it has to be {MIN_PAYLOAD:,}"
+            )
 
     async def _retry(self, attempt: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -249,6 +304,10 @@ class JetStream:
         logger.info("the stream is connected again")
         if self._reader is not None:
             self._reader.restart()
+
+
+def _aside(name: str) -> str:
+    return f"trellis-aside.{name}"
 
 
 def subject(name: str) -> str:

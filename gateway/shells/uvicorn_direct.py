@@ -33,7 +33,7 @@ class DirectHttp(TimedHttp):
         if gateway is None or cycle.more_body or self.flow.write_paused:
             return False
         post = direct_post(cycle.scope, len(cycle.body))  # type: ignore[arg-type]
-        if post is None or gateway.tracing is not None:
+        if post is None or gateway.tracing is not None or gateway.log.held:
             return False
         flusher_of(self.loop).arrivals += 1  # what comes in this turn of the loop may be published together
         body, cycle.body = bytes(cycle.body), bytearray()

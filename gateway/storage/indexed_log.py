@@ -37,3 +37,8 @@ class IndexedLog(Log):
         """Append *entries* to the log, and add them to the index."""
         super().extend(entries)
         self._add_unapplied(entries)
+
+    def adopt(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Append *lines* of another gateway to the log, and add their *entries* to the index."""
+        super().adopt(entries, lines)
+        self._add_unapplied(entries)

@@ -89,6 +89,10 @@ class Log:
         self.synced_seq = segments.next_seq - 1
         self.congested = False
         self.failing: str | None = None
+        self.held = False  # by `hold`: another gateway's turn
+        self._why_held: str | None = None
+        self._disk_error: str | None = None
+        self.divert: Callable[[Sequence[Entry], list[bytes]], None] = self.put  # takes what was appended
         self.on_synced: Callable[[SyncedBatch], None] = lambda _batch: None
         self.on_resume: Callable[[], None] = lambda: None
         self._post = post
@@ -142,6 +146,15 @@ class Log:
             seq += 1
             lines.append(encode(entry))
         self._time, self.next_seq = time, seq
+        self.divert(entries, lines)
+
+    def adopt(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Append *entries* that another gateway appended, as the *lines* that it wrote, which follow the last one."""
+        self._time, self.next_seq = entries[-1].time, entries[-1].seq + 1
+        self.put(entries, lines)
+
+    def put(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Give the *lines* of *entries* to the writer."""
         self._queue.append((entries, lines))
         if not self._unsynced:
             self._waiting_since = monotonic()
@@ -150,6 +163,28 @@ class Log:
             self.congested = True
         if not self._has_entries.is_set():
             self._has_entries.set()
+
+    def hurry(self) -> None:
+        """Write what was `put` at once, if anybody waits for it."""
+        if self._waiters:
+            self._has_waiters.set()
+
+    def hold(self, why: str | None = None) -> None:
+        """Accept nothing until `release`: publishers wait or, if it is told *why*, are refused."""
+        self.held, self._why_held, self.congested = True, why, True
+        was, self.failing = self.failing, self._disk_error or why
+        if why is not None and was is None:
+            self._failed_since = monotonic()
+            self.on_resume()
+        elif why is not None and monotonic() - self._failed_since >= UNCERTAIN_SECONDS:
+            self._report_uncertain()
+
+    def release(self) -> None:
+        """Accept again, unless the disk is failing or slow."""
+        self.held, self._why_held, self.failing = False, None, self._disk_error
+        if self._disk_error is None and self._unsynced <= MAX_UNSYNCED_BYTES:
+            self.congested = False
+            self.on_resume()
 
     def fact(self, kind: str, fields: dict[str, object]) -> Fact:
         """Append a fact, dated now."""
@@ -230,10 +265,11 @@ class Log:
     # On the loop
 
     def _write_failed(self, error: OSError) -> None:
-        first_failure = self.failing is None
+        first_failure = self._disk_error is None
         if first_failure:
             self._failed_since = monotonic()
-        self.congested, self.failing = True, error.strerror or str(error)
+        self._disk_error = error.strerror or str(error)
+        self.congested, self.failing = True, self._disk_error
         self._on_fault(error)
         if first_failure:
             self.on_resume()
@@ -250,7 +286,7 @@ class Log:
             waiting.otherwise()
 
     def _written(self, batch: SyncedBatch, size: int) -> None:
-        self.failing = None
+        self._disk_error, self.failing = None, self._why_held
         self._unsynced -= size
         self._waiting_since = monotonic()
         self.synced_seq = batch.entries[-1].seq
@@ -261,7 +297,7 @@ class Log:
                 callback()
             except Exception:  # a bug in the callback; the others are called all the same
                 logger.exception("a callback that waited for the disk failed; the others are called")
-        if self.congested and self._unsynced <= MAX_UNSYNCED_BYTES // 2:
+        if self.congested and not self.held and self._unsynced <= MAX_UNSYNCED_BYTES // 2:
             self.congested = False
             self.on_resume()
 

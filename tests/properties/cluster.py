@@ -1,163 +1,142 @@
-"""Gateways that take one input in one order: a stream in memory, and houses that submit to it.
+"""Gateways of one cluster without threads or a network: a stream in memory, and houses that take it when they are told.
 
-A house acts only when it has taken all that the stream has, so what it submits is taken by itself at once. The other
-houses take it later, whenever they are told to.
+A house acts when it has the turn, for which the others have to let go of it.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from gateway.cluster.batch import Batch, Submission, decode_batch, encode_batch
-from gateway.cluster.fences import Fences
-from gateway.core.bus import Bus
-from gateway.core.member import Member
-from gateway.core.message import Message
-from gateway.foreign import ForeignEntries
+from gateway.cluster.batch import decode_batch
+from gateway.cluster.position import Position
+from gateway.cluster.turn import Turn
+from gateway.membership import Call, Membership
 from gateway.storage.layout import first_seqs, paths
-from gateway.storage.log import Log
-from gateway.storage.record import Fact
 from gateway.storage.segments import Segments
 from tests.properties.house import House
-from tests.still import Clock
-
-
-class Entry(NamedTuple):
-    """A batch in the stream, as bytes, which no gateway shares, and the time (ms) that its records get."""
-
-    data: bytes
-    time: int
 
 
 class Stream:
-    """The batches in their order, dated by *clock*. The log of each gateway begins with the records before *first*."""
+    """The batches in their order, as bytes. The log of each gateway begins with the records before *first*."""
 
-    def __init__(self, first: int, clock: Clock) -> None:
+    def __init__(self, first: int) -> None:
         self.first = first
-        self.entries: list[Entry] = []
-        self.starts: Counter[str] = Counter()  # of gateways, by name
-        self._clock = clock
-        self._time = 0
-
-    def append(self, data: bytes) -> int:
-        """Append a batch; return its time."""
-        self._time = max(self._time, self._clock())
-        self.entries.append(Entry(data, self._time))
-        return self._time
+        self.entries: list[bytes] = []
+        self.nodes: list[Node] = []
 
     def records(self) -> int:
         """How many records a log has in the end."""
-        fences = Fences()
-        batches = [batch for batch in (decode_batch(entry.data) for entry in self.entries) if fences.admit(batch)]
-        return self.first - 1 + sum(_size(each) for batch in batches for each in batch.submissions)
+        position = Position()
+        batches = map(decode_batch, self.entries)
+        return self.first - 1 + sum(len(batch.lines) for batch in batches if position.admit(batch))
 
 
-class StreamSequencer:
-    """The sequencer of the gateway *name* on a *stream*. Each submission is a batch."""
+class MemoryLink:
+    """A connection to a *stream*; `pump` does what is due."""
 
-    def __init__(self, name: str, stream: Stream, bus: Bus, log: Log) -> None:
-        stream.starts[name] += 1
+    def __init__(self, stream: Stream) -> None:
+        self.on_call: Callable[[], None] = lambda: None
         self.stream = stream
-        self._bus = bus
-        self._log = log
-        self._name, self._epoch, self._sent = name, stream.starts[name], 0
-        self.position = 0
-        self._fences = Fences()
-        seq = stream.first
-        while seq < log.next_seq:  # what is in the log already
-            seq += sum(map(_size, self._next()))
-        assert seq == log.next_seq, "a log ends within a batch"
+        self.place = 0  # batches that were taken
+        self.trouble = ""
+        self.seconds = 0.0  # that have passed
+        self.post: Callable[[Callable[[], None]], None] = lambda _call: None
+        self._calls = deque[Callable[[], None]]()
+
+    def open(self, turn: Turn, place: int) -> None:
+        self.turn, self.place = turn, place
 
     @property
-    def lag(self) -> int:
-        """The batches that are not taken yet."""
-        return len(self.stream.entries) - self.position
+    def caught_up(self) -> bool:
+        return self.place == len(self.stream.entries)
 
-    def submit(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
-        """Submit a run, and take it."""
-        self._bus.take(run, origins, self._append(run))
+    def receive(self, seconds: float) -> Call | None:
+        """The next call; while there is none the other gateways go on, who may have the turn."""
+        if self._calls:
+            return self._calls.popleft()
+        if not self.caught_up:
+            return self.take
+        if seconds:
+            for node in self.stream.nodes:
+                if node.link is not self:
+                    node.link.pump()
+        return None
 
-    def submit_fact(self, kind: str, fields: dict[str, Any]) -> Fact:
-        """Submit a fact, and log it."""
-        fact = Fact(kind, fields)
-        fact.time = self._append(fact)
-        fact.seq = self._log.next_seq
-        self._log.append(fact)
-        return fact
+    def close(self) -> None:
+        self.turn.over = True
 
-    def take(self, foreign: ForeignEntries) -> None:
-        """Take the next batch, which another gateway submitted, or which does not count."""
-        time = self.stream.entries[self.position].time
-        for submission in self._next():
-            if isinstance(submission, Fact):
-                foreign.take_fact(submission.kind, submission.fields, time)
-            else:
-                foreign.take_run(submission, time)
+    def publish(self, data: bytes) -> None:
+        self.stream.entries.append(data)
+        self.post(self.pump)
 
-    def _next(self) -> Sequence[Submission]:
-        """What the next batch submits; nothing if it does not count."""
-        batch = decode_batch(self.stream.entries[self.position].data)
-        self.position += 1
-        return batch.submissions if self._fences.admit(batch) else ()
+    def want(self, member: str) -> None:
+        for node in self.stream.nodes:
+            node.turn.wanted(member)
 
-    def _append(self, submission: Submission) -> int:
-        assert not self.lag, "a gateway acts only when it has taken everything"
-        self._sent += 1
-        time = self.stream.append(encode_batch(Batch(self._name, self._epoch, self._sent, [submission])))
-        assert self._next(), "a gateway's own batch counts"
-        return time
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        def run() -> None:
+            self.seconds += seconds
+            call()
 
+        self._calls.append(run)
+        self.post(self.pump)
 
-def _size(submission: Submission) -> int:
-    return 1 if isinstance(submission, Fact) else len(submission)
+    def take(self) -> None:
+        """Take the next batch."""
+        self.place += 1
+        self.turn.arrived(self.stream.entries[self.place - 1])
+
+    def pump(self) -> None:
+        """Do everything that is due, and take all that there is."""
+        while (call := self.receive(0)) is not None:
+            call()
 
 
 class Node:
-    """One gateway of a cluster, in *data*; it begins with what its *peer* has."""
+    """One gateway of a cluster, in *data*."""
 
-    def __init__(self, stream: Stream, data: Path, peer: Node | None = None) -> None:
+    def __init__(self, stream: Stream, data: Path) -> None:
         self.stream = stream
         self.data = data
-        if peer is not None:
-            self.copy_lines(peer)
         self.open()
+        stream.nodes.append(self)
 
     def open(self) -> None:
         """Start."""
-        self.house = House(self.data, lambda bus, log: StreamSequencer(self.data.name, self.stream, bus, log))
-        gateway = self.house.gateway
-        assert isinstance(gateway.sequencer, StreamSequencer)
-        self.sequencer = gateway.sequencer
-        self.foreign = ForeignEntries(gateway.bus, gateway.log, gateway.adapters)
+        self.link = MemoryLink(self.stream)
+        self.membership = Membership(self.data.name, self.link, lambda: self.link.seconds)
+        self.turn = self.membership.turn
+        self.house = House(self.data, self.membership)
+        self.link.post = self.house.posted.put
 
     def take(self, count: int) -> None:
-        """Take at most *count* batches; without a limit all that there are."""
-        for _ in range(min(count, self.sequencer.lag)):
-            self.sequencer.take(self.foreign)
+        """Take at most *count* batches."""
+        for _ in range(min(count, len(self.stream.entries) - self.link.place)):
+            self.link.take()
 
     def catch_up(self) -> None:
-        """Take everything."""
-        self.take(self.sequencer.lag)
+        """Take everything, and get the turn."""
+        for _ in range(100):
+            self.link.pump()
+            if self.turn.acting:
+                return
+            self.turn.want()
+            for node in self.stream.nodes:
+                node.link.pump()
+        raise AssertionError("the turn is not passed on")
 
-    def restart(self, peer: Node) -> None:
-        """Stop, and start again with the lines that only *peer* has by then."""
-        self.catch_up()
-        self.house.stop()
-        self.copy_lines(peer)
+    def restart(self) -> None:
+        """Stop, and start again."""
+        self.stop()
         self.open()
 
-    def copy_lines(self, peer: Node) -> None:
-        """Copy the lines that a stopped gateway lacks from the log of *peer*, as a newcomer does."""
-        peer.catch_up()
-        peer.house.settle(synced=True)
-        lines, theirs = self.lines(), peer.lines()
-        if len(theirs) > len(lines):
-            path = paths(self.data / "log", len(lines) + 1)[1]
-            path.write_bytes(b"".join(theirs[len(lines) :]))
+    def stop(self) -> None:
+        """Stop."""
+        self.catch_up()
+        self.house.stop()
 
     def lines(self) -> list[bytes]:
         """All lines of the log, of a gateway that is settled or stopped."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from adapters import ADAPTERS
 from gateway.http.rest import Rest
+from gateway.membership import Membership
 from gateway.runtime import Gateway
-from gateway.sequencer import LocalSequencer, MakeSequencer
 from gateway.settings import settings_model
 from tests.still import Posted
 
@@ -24,14 +24,14 @@ NAMES = ("lobby", "hall")  # of the channels
 class House:
     """A gateway in a directory, without a loop."""
 
-    def __init__(self, data: Path, make_sequencer: MakeSequencer = LocalSequencer) -> None:
+    def __init__(self, data: Path, membership: Membership | None = None) -> None:
         self.data = data
         self.posted = Posted()
         self.gateway = Gateway(
             settings_model(ADAPTERS).model_validate({"data": data, "limits": {"rates": "off"}}),
             ADAPTERS,
-            make_sequencer,
         )
+        self.gateway.membership = membership
         self.gateway.start(self.posted.put)
         self.adapters: dict[str, Any] = {adapter.name: adapter for adapter in self.gateway.adapters}
         self.rest = Rest(self.gateway)

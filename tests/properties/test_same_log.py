@@ -107,10 +107,9 @@ class Walk:
         self.clock = clock
         first = copy_of(template(), folder / "a")
         second = copy_of(template(), folder / "b")
-        self.stream = Stream(next_seq(first), clock)
+        self.stream = Stream(next_seq(first))
         self.signed: list[Any] = []  # Streamr messages
-        one = Node(self.stream, first)
-        self.nodes = [one, Node(self.stream, second, one)]
+        self.nodes = [Node(self.stream, first), Node(self.stream, second)]
         self.parties: dict[Node, list[Party]] = {node: self._enter(node) for node in self.nodes}
         self.said = 0
 
@@ -141,8 +140,7 @@ class Walk:
     def stop(self) -> None:
         """Stop all."""
         for node in self.nodes:
-            node.catch_up()
-            node.house.stop()
+            node.stop()
 
     # Moves
 
@@ -186,7 +184,7 @@ class Walk:
 
     def _repeat(self, _node: Node) -> None:
         """A batch comes once more, as after an answer that was lost."""
-        self.stream.append(self.random.choice(self.stream.entries).data)
+        self.stream.entries.append(self.random.choice(self.stream.entries))
 
     def _copy(self, node: Node) -> None:
         """Somebody brings what was published at either gateway before."""
@@ -200,7 +198,7 @@ class Walk:
     def _restart(self, node: Node) -> None:
         node.catch_up()
         self._exit(node)
-        node.restart(next(each for each in self.nodes if each is not node))
+        node.restart()
         self.parties[node] = self._enter(node)
 
     def _enter(self, node: Node) -> list[Party]:

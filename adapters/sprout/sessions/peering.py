@@ -105,7 +105,12 @@ class Peering(SproutSession):
         Two relays that each stop reading until the other has read would wait for ever; so the dialling side keeps
         reading while its own announces wait, up to half of the limit of the outbox.
         """
-        return self._throttled or self._answering is not None or self.bus.congested or self._size >= MAX_OUTBOX // 2
+        return self.overloaded or self.bus.congested
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether it has to wait for this relay, whatever the log does."""
+        return self._throttled or self._answering is not None or self._size >= MAX_OUTBOX // 2
 
     @property
     def unwritable(self) -> bool:

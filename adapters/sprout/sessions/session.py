@@ -65,9 +65,9 @@ class SproutSession(SproutConnection):
     # Called by the shell and the bus
 
     @property
-    def saturated(self) -> bool:
+    def overloaded(self) -> bool:
         """Whether the next request has to wait; also for the next second, or for a response in progress."""
-        return self._throttled or self._answering is not None or super().saturated
+        return self._throttled or self._answering is not None or super().overloaded
 
     @property
     def unwritable(self) -> bool:

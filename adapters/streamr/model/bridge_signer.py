@@ -82,6 +82,14 @@ class BridgeSigner:
                 place += [None] * (len(ChainLink._fields) - 1 - len(place))
                 place.append(message.time // DAY)
 
+    def learn(self, message: Message) -> None:
+        """Continue the chain of *message*, which another gateway accepted."""
+        self._remember(message)
+        if not is_late(message):
+            chain = (message.channel, message.sender.number, message.protocol)
+            self._heads[chain] = ChainLink(*message.refs[NAME])[:2]
+            self._make_room(message)
+
     def _chain(self, run: Sequence[Message]) -> None:
         heads: dict[ChainKey, tuple[int, int]] = {}  # they change when all are found
         sender = None
@@ -154,11 +162,14 @@ class BridgeSigner:
     def _load_head(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ended before; chains beyond `MAX_HEADS` leave, if the index has them."""
         self._remember(message)
+        self._make_room(message)
+        return None if message.sender.number >= self._first_unindexed else self._find_head(message)
+
+    def _make_room(self, message: Message) -> None:
         settled, count = message.time - INDEXED_AFTER, len(self._heads)
         self._heads.drop_while(lambda head: len(self._heads) >= MAX_HEADS and head[0] < settled)
         if len(self._heads) < count:
             self._first_unindexed = self._peers.free
-        return None if message.sender.number >= self._first_unindexed else self._find_head(message)
 
     def _find_head(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ends, by the newest of its sender's messages in the log."""

@@ -142,9 +142,9 @@ class StreamrSession(BaseSession):
         )
 
     @property
-    def saturated(self) -> bool:
+    def overloaded(self) -> bool:
         """Whether the next request has to wait: for room in the outbox, or for the end of a resend."""
-        return len(self.resends) >= MAX_STREAMS or super().saturated
+        return len(self.resends) >= MAX_STREAMS or super().overloaded
 
     @property
     def held_size(self) -> int:

@@ -1,45 +1,36 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cluster.batch import MAX_BATCH, BadBatch, Batch, decode_batch, encode_batch
-from gateway.cluster.fences import Awaited, Fences
+from gateway.cluster.batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batch, entries_of
+from gateway.cluster.position import Position
 from gateway.core.message import Message, Peer
 from gateway.storage.record import Fact, encode
 
-CHANNEL = {"channel": "lobby", "addresses": {"toy": "lobby"}, "open": True}
 
-
-def message(content: bytes = b'"hi"', **more: Any) -> Message:
-    return Message(more.pop("channel", "lobby"), Peer(7, "toy", "ann"), more.pop("protocol", "toy"), content, **more)
+def line(seq: int, content: bytes = b'"hi"') -> bytes:
+    peer = Peer(7, "toy", "ann")
+    return encode(Message("lobby", peer, "toy", content, id=f"id {seq}", seq=seq, time=5, timestamp=5))
 
 
 def some() -> Batch:
-    """A fact, a run of two, and another one."""
-    first, second = message(timestamp=5, ids=("a",), native={"toy": "a"}), message(b"[1]", parent="p", id="chosen")
-    return Batch("one", 2, 17, [Fact("channel", CHANNEL), [first, second], [message(channel="hall", key="k")]])
+    fact = encode(Fact("channel", {"channel": "lobby", "addresses": {"toy": "lobby"}, "open": True}, 9, 5))
+    return Batch("one@7", 17, "two@8", 9, [fact, line(10), line(11, b'"a\rb"'.replace(b"\r", b" "))])
 
 
-def shown(batch: Batch) -> Any:
-    """*batch* as values that can be compared."""
-    records = [[each] if isinstance(each, Fact) else each for each in batch.submissions]
-    return *batch[:3], [[encode(entry) for entry in each] for each in records]
+def empty(number: int, first: int = 1, holder: str = "one@7") -> Batch:
+    return Batch("one@7", number, holder, first, [])
 
 
-def test_a_batch_comes_back_as_it_was_submitted() -> None:
+def test_a_batch_comes_back_as_it_was_sent() -> None:
     batch = some()
-    before = shown(batch)
     data = encode_batch(batch)
-    assert shown(batch) == before, "encoding leaves the messages as they are, to be taken"
-    assert shown(decode_batch(data)) == before
-    assert data.startswith(b"one 2 17 4 ")
-    again = decode_batch(data).submissions[1]
-    assert not isinstance(again, Fact)
-    assert [(each.seq, each.time, each.id, each.timestamp) for each in again] == [(0, 0, "", 5), (0, 0, "chosen", 0)]
+    assert data.startswith(b"one@7 17 two@8 9 3 ")
+    assert decode_batch(data) == batch
+    assert [encode(entry) for entry in entries_of(batch)] == batch.lines
+    assert decode_batch(encode_batch(empty(1, holder=NOBODY))) == empty(1, holder=NOBODY)
 
 
 @given(st.data())
@@ -62,57 +53,31 @@ def test_any_bytes_are_a_batch_or_bad(junk: bytes, end: int) -> None:
         assert encode_batch(batch) == data
 
 
-@pytest.mark.parametrize(
-    "submissions",
-    [
-        [],
-        [[]],
-        [[message(seq=1)]],
-        [[message(refs={"toy": 1})]],
-        [[message(id="made", id_has_seq=True)]],
-        [[message(b'"%b"' % (b"x" * MAX_BATCH))]],
-    ],
-)
-def test_what_is_no_submission_is_not_encoded(submissions: Any) -> None:
-    with pytest.raises(BadBatch):
-        encode_batch(Batch("one", 1, 1, submissions))
+def test_a_batch_has_a_length() -> None:
+    with pytest.raises(BadBatch, match="at most"):
+        encode_batch(Batch("one@7", 1, NOBODY, 1, [line(1, b'"%b"' % (b"x" * MAX_BATCH))]))
 
 
 @pytest.mark.parametrize(
-    ("submissions", "reason"),
-    [
-        ([[message(), message(channel="hall")]], "one protocol in one channel"),
-        ([[message(), message(protocol="echo")]], "one protocol in one channel"),
-        ([[message(time=5)]], "taken already"),
-    ],
+    "about", [("", 1, "-", 1), ("a b@1", 1, "-", 1), ("a@1", 0, "-", 1), ("a@1", 1, "", 1), ("a@1", 1, "-", 0)]
 )
-def test_what_no_gateway_submits_is_refused(submissions: Any, reason: str) -> None:
-    with pytest.raises(BadBatch, match=reason):
-        decode_batch(encode_batch(Batch("one", 1, 1, submissions)))
-
-
-@pytest.mark.parametrize("about", [("", 1, 1), ("a b", 1, 1), ("a" * 65, 1, 1), ("a", 0, 1), ("a", 1, 1 << 53)])
-def test_a_header_has_a_name_and_numbers(about: tuple[str, int, int]) -> None:
+def test_a_header_has_members_and_numbers(about: tuple[str, int, str, int]) -> None:
     with pytest.raises(BadBatch):
-        encode_batch(Batch(about[0], about[1], about[2], [[message()]]))
+        decode_batch(encode_batch(Batch(*about, [])))
 
 
-def test_each_batch_counts_once_and_in_its_order() -> None:
-    fences = Fences()
-    sent = [(1, 2), (1, 1), (1, 1), (1, 3), (1, 2), (2, 2), (1, 3), (2, 1), (1, 4), (2, 2), (2, 1)]
-    counted = [each for each in sent if fences.admit(Batch("one", each[0], each[1], ()))]
-    assert counted == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
-    assert (fences.awaited("one"), fences.awaited("two")) == (Awaited(2, 3), None)
+@pytest.mark.parametrize("lines", [[line(2)], [line(1), line(3)], [line(1), b"{}\n"], [line(1)[:-9] + b"\n"]])
+def test_lines_are_records_in_their_places(lines: list[bytes]) -> None:
+    with pytest.raises(BadBatch):
+        entries_of(decode_batch(encode_batch(Batch("one@7", 1, NOBODY, 1, lines))))
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.integers(1, 4))))
-def test_what_counts_has_no_gap_no_repetition_and_no_former_life(sent: list[tuple[str, int, int]]) -> None:
-    fences, lives = Fences(), dict[str, list[tuple[int, int]]]()
-    for gateway, epoch, number in sent:
-        if fences.admit(Batch(gateway, epoch, number, ())):
-            lives.setdefault(gateway, []).append((epoch, number))
-    for counted in lives.values():
-        assert counted == sorted(set(counted))
-        for epoch in {epoch for epoch, _ in counted}:
-            numbers = [number for each, number in counted if each == epoch]
-            assert numbers == [*range(1, len(numbers) + 1)]
+def test_a_batch_counts_once_and_where_the_log_ends() -> None:
+    position = Position()
+    assert position.admit(some()._replace(number=1))
+    assert (position.number, position.holder, position.next_seq) == (1, "two@8", 12)
+    assert not position.admit(some()._replace(number=1)), "twice"
+    assert not position.admit(empty(3, 12)), "one before it is missing"
+    assert not position.admit(empty(2, 11)), "its sender did not have the whole log"
+    assert position.admit(empty(2, 12))
+    assert position.holder == "one@7"

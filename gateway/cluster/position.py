@@ -1,0 +1,25 @@
+"""Where a stream has got to: which batches count, and whose turn it is. It is a function of the stream alone."""
+
+from __future__ import annotations
+
+from .batch import NOBODY, Batch
+
+
+class Position:
+    """What the next batch has to be like: it has the next number, and its lines follow those before it.
+
+    So of several batches that want to be the next one, the first in the stream counts, and all gateways ignore the
+    others: one that comes twice, one of a gateway whose turn is over, and one of a former life.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0  # of the last batch that counted
+        self.holder = NOBODY
+        self.next_seq = 0  # 0 until a batch has counted
+
+    def admit(self, batch: Batch) -> bool:
+        """Whether *batch*, the next in the stream, counts; if so, move behind it."""
+        if batch.number != self.number + 1 or self.next_seq not in (0, batch.first):
+            return False
+        self.number, self.holder, self.next_seq = batch.number, batch.holder, batch.end
+        return True

@@ -1,0 +1,263 @@
+"""One gateway accepts at a time: the member of a cluster whose turn it is.
+
+It has taken everything before, so it accepts as a gateway does that runs alone, and sends what it logged. All others
+log the same lines. When another member wants the turn, it passes it on with its last batch. If it says nothing for
+the lease while a member wants the turn, that one claims it.
+
+Laws of this file. Batches are sent one after another, and nothing goes to the disk before the stream has it: what the
+log has is a beginning of the stream, whenever the process ends. Who accepted something that does not come into the
+stream, because another one claimed the turn, has to start again (`Taker.lost`). No clock decides what counts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from gateway.storage.record import Entry
+
+from .batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batch, entries_of, name_of
+from .position import Position
+
+LEASE: Final = 5.0  # seconds without a batch of the holder, after which who waits for the turn claims it (by default)
+QUANTUM: Final = 0.01  # seconds that a busy gateway keeps the turn while another one wants it
+MAX_HOLD: Final = 0.05  # the same, while requests that began in this turn are under way
+STALLED: Final = 3.0  # seconds of waiting after which publishers are refused instead of waiting
+MAX_AHEAD: Final = 16 << 20  # bytes that may wait for the stream; beyond it publishers are not read
+HEADER: Final = 256  # bytes that a header has at most
+
+Logged = tuple[Sequence[Entry], list[bytes]]  # entries, and their lines
+
+
+class Taker(Protocol):
+    """The gateway, as its turn sees it."""
+
+    def take(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Log *lines* of another gateway, whose records are *entries*."""
+
+    def confirm(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Write *lines* that this gateway logged, which the stream has now."""
+
+    def begin(self) -> None:
+        """Accept: it is this gateway's turn."""
+
+    def hold(self, why: str | None) -> None:
+        """Let publishers wait or, if it is told *why*, refuse them."""
+
+    def lost(self) -> None:
+        """End: another gateway claimed the turn, and what this one accepted is not in the stream."""
+
+
+class Link(Protocol):
+    """The connection to the stream."""
+
+    def publish(self, data: bytes) -> None:
+        """Append *data* to the stream, as often as it takes; perhaps it is done more than once."""
+
+    def want(self, member: str) -> None:
+        """Tell all others that *member* wants the turn; perhaps nobody hears it."""
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Run *call* on the gateway's loop after *seconds*."""
+
+
+class _Sent(NamedTuple):
+    batch: Batch
+    logged: Sequence[Logged]
+    since: float
+
+
+class Turn:
+    """The turn of the member *me*, by a *clock* in seconds."""
+
+    def __init__(self, me: str, taker: Taker, link: Link, clock: Callable[[], float], *, lease: float = LEASE) -> None:
+        self.me = me
+        self.taker = taker
+        self.position = Position()
+        self.acting = False  # whether this gateway accepts
+        self.pinned = False  # keeps the turn, as while the gateway starts
+        self.requests = 0  # under way that need the turn
+        self.ignored = 0  # batches that did not count
+        self.base = 1  # the sequence of the first line, if the stream is empty
+        self.over = False  # after `Taker.lost`
+        self._link = link
+        self._clock = clock
+        self._lease = lease
+        self._pending = deque[Logged]()
+        self._ahead = 0  # bytes that are pending or sent
+        self._sent: _Sent | None = None
+        self._next: str | None = None  # to whom the turn is passed when nothing is pending
+        self._wanting: float | None = None  # since when
+        self._wanted: dict[str, None] = {}  # who wants it, first come first
+        self._heard = self._begun = clock()
+        self._due = self._timed = False  # whether a flush is, or a look at who wants the turn
+
+    # What the gateway calls
+
+    def logged(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Send *lines*, which this gateway just logged; several that come in one turn of the loop go together."""
+        size = sum(map(len, lines))
+        if size < MAX_BATCH - HEADER:
+            self._pending.append((entries, lines))
+        else:
+            self._pending += [((entry,), [line]) for entry, line in zip(entries, lines, strict=True)]
+        self._ahead += size
+        if self._ahead > MAX_AHEAD:
+            self.taker.hold(None)
+        if not self._due:
+            self._due = True
+            self._link.later(0, self._flush)
+
+    def want(self) -> None:
+        """Ask for the turn, unless it is this gateway's."""
+        if not self.acting and self._wanting is None:
+            self._wanting = self._clock()
+            self._ask()
+
+    def wanted(self, member: str) -> None:
+        """Note that another *member* wants the turn."""
+        if member != self.me:
+            self._wanted[member] = None
+            self._consider()
+
+    def finished(self) -> None:
+        """Note that a request that needed the turn is over."""
+        self.requests -= 1
+        self._consider()
+
+    def leave(self) -> bool:
+        """Give the turn up for good; return whether everything is in the stream, else call it again later."""
+        self.pinned = False
+        if self.acting:
+            self._pass(next(iter(self._wanted), NOBODY))
+        return self.over or (self._sent is None and not self._pending and self._next is None)
+
+    @property
+    def waited(self) -> float:
+        """For how many seconds the gateway has waited for the turn, or for a batch to come into the stream."""
+        since = self._wanting if self._sent is None else self._sent.since
+        return 0.0 if since is None else self._clock() - since
+
+    def tick(self) -> None:
+        """Ask for the turn again, or claim one that nobody uses; call this ten times a second."""
+        if self._wanting is not None:
+            self._ask()
+        if self.waited > STALLED:
+            self.taker.hold("the cluster does not answer")
+        self._consider()
+
+    # What the stream brings
+
+    def arrived(self, data: bytes) -> None:
+        """Take the next element of the stream."""
+        if self.over:
+            return
+        try:
+            batch = decode_batch(data)
+            entries = entries_of(batch)
+        except BadBatch:
+            self.ignored += 1
+            return
+        if not self.position.admit(batch):
+            self.ignored += 1
+            return
+        self._heard = self._clock()
+        sent, self._sent = self._sent, None
+        if batch.member == self.me and sent is not None:
+            self._confirm(sent)
+        elif (sent is not None and sent.logged) or self._pending:
+            self.over, self.acting = True, False
+            self.taker.lost()
+            return
+        else:
+            acted, self.acting, self._next = self.acting, False, None
+            if acted:
+                self.taker.hold(None)
+            if entries:
+                self.taker.take(entries, list(batch.lines))
+        self._look()
+
+    def _confirm(self, sent: _Sent) -> None:
+        was_full = self._ahead > MAX_AHEAD or self._clock() - sent.since > STALLED
+        for entries, lines in sent.logged:
+            self._ahead -= sum(map(len, lines))
+            self.taker.confirm(entries, lines)
+        if self.acting and was_full and self._ahead <= MAX_AHEAD:
+            self.taker.begin()
+
+    def _look(self) -> None:
+        """Go on after a batch has counted."""
+        holder = self.position.holder
+        self._wanted.pop(holder, None)
+        if holder == self.me and self._next is None and not self.acting:
+            self.acting, self._wanting = True, None
+            self._begun = self._clock()
+            self.taker.begin()
+        elif holder != self.me:
+            self._next = None
+        self._flush()
+
+    # Sending
+
+    def _flush(self) -> None:
+        self._due = False
+        if self._sent is None and self.position.holder == self.me and (self._pending or self._next is not None):
+            self._send(self._gather())
+        self._consider()
+
+    def _gather(self) -> list[Logged]:
+        """Take as much of what is pending as one batch can have."""
+        logged, size = list[Logged](), HEADER
+        while self._pending and (size := size + sum(map(len, self._pending[0][1]))) <= MAX_BATCH:
+            logged.append(self._pending.popleft())
+        return logged
+
+    def _send(self, logged: Sequence[Logged], holder: str | None = None) -> None:
+        """Send *logged*; it is the last of this turn if nothing else is pending and the turn is to be passed."""
+        if holder is None:
+            holder = self.me if self._pending or self._next is None else self._next
+        lines = [line for _, each in logged for line in each]
+        batch = Batch(self.me, self.position.number + 1, holder, self.first_seq(logged), lines)
+        self._sent = _Sent(batch, logged, self._clock())
+        self._link.publish(encode_batch(batch))
+
+    def first_seq(self, logged: Sequence[Logged]) -> int:
+        """The sequence of the first line of a batch of *logged*."""
+        return logged[0][0][0].seq if logged else self.position.next_seq or self.base
+
+    # Passing the turn on
+
+    def _ask(self) -> None:
+        """Tell others that the turn is wanted here, or claim it if nobody uses it."""
+        holder, now = self.position.holder, self._clock()
+        unused = holder == NOBODY or name_of(holder) == name_of(self.me)
+        silent = self._wanting is not None and now - max(self._wanting, self._heard) > self._lease
+        if self._sent is not None:
+            return
+        if unused or silent:
+            self._send((), self.me)
+        else:
+            self._link.want(self.me)
+
+    def _consider(self) -> None:
+        """Pass the turn on if another member wants it, and this one had it long enough or does not need it."""
+        if not self.acting or self.pinned or not self._wanted:
+            return
+        had = self._clock() - self._begun
+        idle = not (self._pending or self._sent)
+        if had >= (MAX_HOLD if self.requests else QUANTUM) or (idle and not self.requests):
+            self._pass(next(iter(self._wanted)))
+        elif not self._timed:
+            self._timed = True
+            self._link.later(QUANTUM, self._reconsider)
+
+    def _reconsider(self) -> None:
+        self._timed = False
+        self._consider()
+
+    def _pass(self, member: str) -> None:
+        self.taker.hold(None)
+        self.acting, self._next = False, member
+        if self._sent is None:
+            self._flush()

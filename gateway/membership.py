@@ -1,0 +1,328 @@
+"""This gateway as a member of a cluster: it joins, accepts when it is its turn, and logs what the others accepted.
+
+See `gateway.cluster.turn` for whose turn it is, and docs/how-to/cluster.md.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic, time_ns
+from typing import Any, Final, Protocol
+
+import anyio
+import structlog
+
+from gateway.cluster.batch import member
+from gateway.cluster.bookmark import Bookmark
+from gateway.cluster.turn import LEASE, STALLED, Link, Turn
+from gateway.core.bus import Bus
+from gateway.core.errors import OperatorError, Unavailable
+from gateway.core.member import Member
+from gateway.core.message import Message
+from gateway.storage.log import Log
+from gateway.storage.record import Entry, Fact
+from gateway.storage.segments import Segments, parse_header
+
+from .foreign import ForeignEntries
+
+TICK: Final = 0.1  # seconds
+JOIN_SECONDS: Final = 60.0  # to get the turn for the first time, once everything before was read
+LEAVE_SECONDS: Final = 5.0  # to give it up
+NUMBERS: Final = 1 << 16  # peer numbers that are reserved at once, since none can be reserved while others accept
+SAVE_SECONDS: Final = 60.0
+FILE: Final = "stream-position.json"  # in the data directory
+QUIET: Final = "no other member passes the turn on, or the servers have no quorum"
+ELSEWHERE: Final = "another gateway accepts now; try again in a moment"
+
+_TOO_SHORT: Final = (
+    "the log ends with record {}, and what the stream has begins with {}: copy the data directory of another gateway "
+    "of the cluster that was stopped"
+)
+
+logger = structlog.get_logger("trellis")
+Call = Callable[[], object]
+
+
+class CannotJoin(OperatorError):
+    """The gateway cannot be a member of the cluster; the text says why, and what to do about it."""
+
+
+class StreamLink(Link, Protocol):
+    """A connection to the stream; what it has for the gateway are calls."""
+
+    on_call: Callable[[], None]  # told, in any thread, that there is something to `receive`
+    place: int  # of what was given to the turn last, in the stream
+
+    def open(self, turn: Turn, place: int) -> None:
+        """Give *turn* all that is in the stream behind *place*."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the turn was given all that was in the stream when it was opened."""
+
+    def receive(self, seconds: float) -> Call | None:
+        """The next call; None if there is none for so many *seconds*. It may raise `CannotJoin`."""
+
+    @property
+    def trouble(self) -> str:
+        """Why the stream does not answer; empty if it does, or if nobody knows."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+class _Joining:
+    """Takes what the others logged before this gateway starts, straight into its log."""
+
+    def __init__(self, folder: Path, post: Callable[[Callable[[], None]], None]) -> None:
+        segments = Segments(folder)
+        seqs = segments.first_seqs
+        self._last = segments.last_line(seqs[-1])[0].rstrip(b"\n") if seqs else b""
+        self._last_seq = parse_header(self._last)[0] if self._last else 0
+        self.log = Log(segments, post, lambda: 0)
+        self.log.start()
+
+    def take(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Log those of *lines* that are not in the log yet."""
+        have = self.log.next_seq - entries[0].seq
+        if have < 0:
+            raise CannotJoin(_TOO_SHORT.format(self.log.next_seq - 1, entries[0].seq))
+        if entries[0].seq <= self._last_seq <= entries[-1].seq:
+            theirs = lines[self._last_seq - entries[0].seq].rstrip(b"\n")
+            if self._last != theirs:
+                raise CannotJoin(
+                    f"record {self._last_seq} of the log is not the one in the stream: this is the log of another "
+                    "gateway. Start with an empty log"
+                )
+        if have < len(entries):
+            self.log.adopt(entries[have:], lines[have:])
+
+    def confirm(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Nothing is logged while the gateway joins."""
+
+    def begin(self) -> None:
+        """The turn is kept until the gateway has started."""
+
+    def hold(self, why: str | None) -> None:
+        """Nobody publishes yet."""
+
+    def lost(self) -> None:
+        """Nothing was accepted yet."""
+
+
+class Membership:
+    """The gateway *name* in a cluster; *link* is its connection to the stream.
+
+    It is the `Taker` of its turn and the `Sequencer` of the gateway, whose messages and facts it has taken at once
+    while it is this gateway's turn, and refuses otherwise.
+    """
+
+    def __init__(
+        self, name: str, link: StreamLink, clock: Callable[[], float] = monotonic, *, lease: float = LEASE
+    ) -> None:
+        self.link = link
+        self.failure: str | None = None  # why it stops
+        self._clock = clock
+        self.turn = Turn(member(name, time_ns() // 1_000_000), self, link, clock, lease=lease)
+        self._calls = deque[Call]()  # that wait for the turn
+        self._events: list[anyio.Event] = []
+        self._saved = clock()
+
+    # Joining and leaving
+
+    def join(self, data: Path) -> None:
+        """Write what the stream has into the log in *data*, and get the turn; raises `CannotJoin`."""
+        turn, link = self.turn, self.link
+        self._bookmark = Bookmark(data / FILE)
+        turn.taker = joining = _Joining(data / "log", lambda _call: None)
+        turn.pinned, turn.base = True, joining.log.next_seq
+        try:
+            link.open(turn, self._bookmark.load(turn.position, joining.log.next_seq))
+            begun = self._clock()
+            while not turn.acting:
+                if link.caught_up:
+                    self._check(joining)
+                    turn.want()
+                elif turn.position.number:
+                    begun = self._clock()
+                if (call := link.receive(TICK)) is not None:
+                    call()
+                else:
+                    turn.tick()
+                if self._clock() - begun > JOIN_SECONDS:
+                    raise CannotJoin(f"no turn in the cluster for {JOIN_SECONDS:.0f} seconds: {link.trouble or QUIET}")
+            self._check(joining)
+        except BaseException:
+            link.close()
+            raise
+        finally:
+            joining.log.close()
+
+    def _check(self, joining: _Joining) -> None:
+        end = self.turn.position.next_seq
+        if end and joining.log.next_seq < end:
+            raise CannotJoin(_TOO_SHORT.format(joining.log.next_seq - 1, end))
+        if end and joining.log.next_seq > end:
+            raise CannotJoin(
+                f"the log has record {joining.log.next_seq - 1}, and the stream ends with {end - 1}: the stream was "
+                "lost, or is another one's. Start with an empty log, or name another cluster (cluster.name)"
+            )
+
+    def start(self, log: Log, bus: Bus, foreign: ForeignEntries) -> None:
+        """Log into *log* and deliver by *bus* what this gateway accepts, and by *foreign* what others do."""
+        self._log, self._bus, self._foreign = log, bus, foreign
+        log.divert = self.turn.logged
+        bus.acceptance.on_waiting = self.turn.want
+        bus.peers.block, bus.peers.reserve = NUMBERS, 0
+        bus.peers.top_up()
+        self.turn.taker = self
+
+    def started(self, post: Callable[[Callable[[], None]], None]) -> None:
+        """Let others have the turn; *post* runs a call on the loop of the gateway."""
+        self.link.on_call = lambda: post(self._receive)
+        self.turn.pinned = False
+        self._receive()
+
+    def _receive(self) -> None:
+        while (call := self.link.receive(0)) is not None:
+            self._run(call)
+
+    def leave(self) -> None:
+        """Give the turn up for good, and send what is not in the stream yet."""
+        self.link.on_call = lambda: None
+        end = self._clock() + LEAVE_SECONDS
+        while not self.turn.leave() and self._clock() < end:
+            if (call := self.link.receive(TICK)) is not None:
+                call()
+            else:
+                self.turn.tick()
+        self.link.close()
+
+    def tick(self) -> None:
+        """Note once a minute how far the log is, so that the next start reads only what follows."""
+        if self._clock() - self._saved > SAVE_SECONDS:
+            self._saved = self._clock()
+            state = self._bookmark.state(self.turn.position, self.link.place)
+            self._log.when_synced(state["next_seq"] - 1, partial(self._bookmark.save, state), hurry=False)
+
+    def closed(self) -> None:
+        """Note how far the log is, which was closed."""
+        self._bookmark.save(self._bookmark.state(self.turn.position, self.link.place))
+
+    @property
+    def trouble(self) -> str | None:
+        """Why this gateway does not accept; None if it does, or has waited for a moment only."""
+        waited = self.turn.waited
+        return (
+            f"the cluster has not answered for {waited:.0f} s: {self.link.trouble or QUIET}"
+            if waited > STALLED
+            else None
+        )
+
+    # The sequencer
+
+    def submit(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
+        """Take a *run*; raises `Unavailable` while another gateway accepts."""
+        self._require_turn()
+        self._bus.take(run, origins)
+
+    def submit_fact(self, kind: str, fields: dict[str, Any]) -> Fact:
+        """Log a fact; raises `Unavailable` while another gateway accepts."""
+        self._require_turn()
+        return self._log.fact(kind, fields)
+
+    def _require_turn(self) -> None:
+        if not self.turn.acting:
+            self.turn.want()
+            raise Unavailable(ELSEWHERE)
+
+    # Waiting for the turn
+
+    def when_acting(self, call: Call) -> None:
+        """Run *call* now, if it is this gateway's turn, or as soon as it is."""
+        if self.turn.acting and not self._calls:
+            call()
+        else:
+            self._calls.append(call)
+            self.turn.want()
+
+    async def until_acting(self) -> None:
+        """Wait until it is this gateway's turn, or until it is clear that the cluster does not answer."""
+        while not self.turn.acting and self._log.failing is None:
+            self.turn.want()
+            self._events.append(event := anyio.Event())
+            await event.wait()
+
+    @contextmanager
+    def keeping(self) -> Iterator[Callable[[], None]]:
+        """Keep the turn for a moment, for a request that needs it, until it is over or calls what this gives it."""
+        self.turn.requests += 1
+        kept = [True]
+
+        def done() -> None:
+            if kept.pop():
+                self.turn.finished()
+            kept.append(False)
+
+        try:
+            yield done
+        finally:
+            done()
+
+    # What the turn calls
+
+    def take(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Log and deliver what another gateway accepted."""
+        self._foreign.take(entries, lines)
+
+    def confirm(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        """Write what this gateway accepted."""
+        self._log.put(entries, lines)
+        self._log.hurry()
+
+    def begin(self) -> None:
+        """Handle what has waited."""
+        self._bus.acceptance.elsewhere = False
+        self._bus.peers.top_up(NUMBERS // 2)
+        for _ in range(len(self._calls)):
+            self._run(self._calls.popleft())
+        self._log.release()
+        self._wake()
+
+    def hold(self, why: str | None) -> None:
+        """Let publishers wait, or refuse them."""
+        self._bus.gathering.publish()
+        self._bus.acceptance.elsewhere = why is None
+        self._log.hold(why)
+        if why is not None:
+            self._wake()
+
+    def lost(self) -> None:
+        """Stop the process: what it told its peers is not what the cluster accepted."""
+        self._fail("another gateway claimed the turn, and what this one had in memory was not accepted")
+
+    def _fail(self, reason: str) -> None:
+        logger.error("the gateway cannot be a member any more", reason=reason, consequence="it stops; start it again")
+        self.turn.over, self.turn.acting = True, False
+        self.failure = reason
+        self._log.hold(reason)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _run(self, call: Call) -> None:
+        try:
+            call()
+        except CannotJoin as error:
+            self._fail(str(error))
+        except Exception:  # a bug; the others are called all the same
+            logger.exception("a call that waited for the turn failed")
+
+    def _wake(self) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            event.set()

@@ -1,0 +1,318 @@
+"""Members of a cluster take turns, whatever the network and the scheduler do."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+
+from gateway.cluster.batch import decode_batch, encode_batch
+from gateway.cluster.turn import LEASE, MAX_AHEAD, QUANTUM, STALLED, Turn
+from gateway.storage.record import Entry, Fact, encode
+
+SEEDS = range(2_000) if "TRELLIS_SOAK" in os.environ else range(60)
+
+
+class World:
+    """A stream, and a network that delays and repeats; *random* decides what happens next."""
+
+    def __init__(self, random: Random | None = None) -> None:
+        self.random = random
+        self.stream: list[bytes] = []
+        self.flying: list[bytes] = []  # published, and not in the stream yet
+        self.members: list[Toy] = []
+        self.now = 0.0
+        self.confirmed: list[bytes] = []
+        self.lives = 0
+
+    def lines(self) -> list[bytes]:
+        """What the log of every member has to be in the end."""
+        toy = Toy(self, "reader")
+        toy.read_all()
+        return toy.log
+
+    def publish(self, data: bytes) -> None:
+        if self.random is None:
+            self.stream.append(data)
+        else:
+            self.flying.append(data)
+
+    def land(self) -> None:
+        """Something that flies comes into the stream; perhaps it flies on."""
+        if self.flying:
+            assert self.random is not None
+            data = self.random.choice(self.flying)
+            self.stream.append(data)
+            if self.random.random() < 0.8:
+                self.flying.remove(data)
+
+
+class Toy:
+    """A gateway that logs facts when it may: the taker of its turn, and its link."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        world.lives += 1
+        self.log: list[bytes] = []  # on its disk
+        self.next_seq = 1
+        self.read = 0
+        self.calls = deque[Callable[[], None]]()
+        self.held: str | None = "it starts"
+        self.is_lost = False
+        self.turn = Turn(f"{name}@{world.lives}", self, self, lambda: world.now)
+
+    # The taker
+
+    def take(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        assert entries[0].seq == self.next_seq
+        self.log += lines
+        self.next_seq += len(lines)
+
+    def confirm(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        assert entries[0].seq == len(self.log) + 1, "what is written follows what was written"
+        self.log += lines
+        self.world.confirmed += lines
+
+    def begin(self) -> None:
+        self.held = None
+
+    def hold(self, why: str | None) -> None:
+        self.held = why or "others accept"
+
+    def lost(self) -> None:
+        self.is_lost = True
+
+    # The link
+
+    def publish(self, data: bytes) -> None:
+        self.world.publish(data)
+
+    def want(self, member: str) -> None:
+        random = self.world.random
+        for each in self.world.members:
+            if random is None or random.random() < 0.8:
+                each.calls.append(lambda each=each: each.turn.wanted(member))  # type: ignore[misc]
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        if not seconds:
+            self.calls.append(call)  # `tick` looks at the time as well
+
+    # What it does
+
+    def say(self) -> None:
+        """Log something, or ask to."""
+        if self.held is None and self.turn.acting:
+            fact = Fact("start", {"gateway": f"{self.turn.me} {self.next_seq}", "version": "1"}, self.next_seq, 0)
+            self.next_seq += 1
+            self.turn.logged((fact,), [encode(fact)])
+        else:
+            self.turn.want()
+
+    def run(self) -> None:
+        if self.calls:
+            self.calls.popleft()()
+
+    def read_one(self) -> None:
+        if self.read < len(self.world.stream):
+            self.read += 1
+            self.turn.arrived(self.world.stream[self.read - 1])
+
+    def read_all(self) -> None:
+        while self.read < len(self.world.stream):
+            self.read_one()
+
+
+def settle(world: World, member: Toy) -> None:
+    """Let everything that is due happen, in order."""
+    for _ in range(50):
+        for each in world.members:
+            each.turn.tick()
+            while each.calls:
+                each.run()
+            each.read_all()
+        if member.turn.acting and not member.calls:
+            return
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.members = [Toy(world, "a"), Toy(world, "b")]
+    return world
+
+
+def test_the_first_claims_and_the_next_is_given_the_turn(world: World) -> None:
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    assert one.turn.acting
+    assert one.held is None
+    one.say()
+    settle(world, one)
+    other.say()
+    settle(world, other)
+    assert (one.turn.acting, other.turn.acting) == (False, True)
+    assert one.held == "others accept"
+    other.say()
+    settle(world, other)
+    one.read_all()
+    assert one.log == other.log == world.lines()
+    assert len(one.log) == 2
+
+
+def test_a_busy_member_passes_the_turn_after_a_moment(world: World) -> None:
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    one.say()
+    one.turn.wanted(other.turn.me)
+    assert one.turn.acting, "it is busy"
+    world.now += QUANTUM
+    one.turn.tick()
+    assert not one.turn.acting
+    settle(world, other)
+    assert other.turn.acting
+    assert len(other.log) == 1, "it has everything that was said before"
+
+
+def test_a_turn_that_nobody_uses_is_claimed_after_the_lease(world: World) -> None:
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    world.members = [other]  # the other one hears nothing any more
+    other.read_all()
+    other.say()
+    world.now += LEASE
+    settle(world, other)
+    assert not other.turn.acting
+    world.now += 0.1
+    settle(world, other)
+    assert other.turn.acting
+    one.say()
+    one.run()
+    one.read_all()
+    assert one.is_lost, "it said something in a turn that was over"
+    assert other.log == world.lines() == []
+
+
+def test_an_idle_member_survives_the_loss_of_its_turn(world: World) -> None:
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    world.members = [other]
+    other.read_all()
+    other.say()
+    world.now += LEASE + 0.1
+    settle(world, other)
+    one.read_all()
+    assert (one.is_lost, one.turn.acting, one.held) == (False, False, "others accept")
+
+
+def test_what_comes_twice_counts_once(world: World) -> None:
+    one = world.members[0]
+    one.say()
+    settle(world, one)
+    one.say()
+    one.run()
+    world.stream.append(world.stream[-1])
+    one.read_all()
+    assert one.log == world.lines()
+    assert (len(one.log), one.turn.ignored) == (1, 1)
+
+
+def test_publishers_are_refused_while_the_stream_does_not_answer(world: World) -> None:
+    one = world.members[0]
+    one.say()
+    settle(world, one)
+    one.say()
+    one.run()
+    lost = world.stream.pop()
+    world.now += STALLED + 0.1
+    one.turn.tick()
+    assert one.held == "the cluster does not answer"
+    assert one.turn.waited > STALLED
+    world.stream.append(lost)
+    one.read_all()
+    assert one.held is None
+    assert one.turn.waited == 0
+
+
+def test_what_waits_for_the_stream_is_bounded_and_goes_in_batches(world: World) -> None:
+    one = world.members[0]
+    one.say()
+    settle(world, one)
+    long = encode(Fact("start", {"gateway": "x" * (3 << 20), "version": "1"}, 1, 0))
+    lines = [long.replace(b'"seq":1,', b'"seq":%d,' % seq) for seq in range(1, 8)]
+    facts = [Fact("start", {"gateway": "x" * (3 << 20), "version": "1"}, seq, 0) for seq in range(1, 8)]
+    one.turn.logged(facts, [encode(fact) for fact in facts])
+    assert sum(map(len, lines)) > MAX_AHEAD
+    assert one.held == "others accept"
+    settle(world, one)
+    assert one.held is None
+    assert len(one.log) == 7
+    assert max(map(len, world.stream)) < 8 << 20
+
+
+def test_who_leaves_gives_the_turn_up(world: World) -> None:
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    one.say()
+    assert not one.turn.leave()
+    while one.calls:
+        one.run()
+    one.read_all()
+    one.run()
+    one.read_all()
+    assert one.turn.leave()
+    other.read_all()
+    other.say()
+    settle(world, other)
+    assert other.turn.acting, "without waiting for the lease"
+    assert len(other.log) == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_have_the_same_log_whatever_happens(seed: int) -> None:
+    random = Random(seed)
+    world = World(random)
+    world.members = [Toy(world, name) for name in "abc"]
+    said_again = 0
+    for _ in range(600):
+        member = random.choice(world.members)
+        move = random.choice([member.say, member.say, member.run, member.run, member.read_one, member.read_all])
+        if random.random() < 0.3:
+            move = random.choice([world.land, world.land, member.turn.tick])
+        if random.random() < 0.01:
+            world.now += random.choice([0.02, 0.5, STALLED, LEASE + 1])
+        move()
+        if member.is_lost or random.random() < 0.005:  # it is killed, and begins with what is on its disk
+            again = Toy(world, member.name)
+            again.read_all()
+            assert again.log[: len(member.log)] == member.log, "the disk has a beginning of the stream"
+            world.members[world.members.index(member)] = again
+            said_again += 1
+    every = world.lines()
+    for member in world.members:
+        member.read_all()
+        assert member.log == every or member.is_lost
+    assert len(every) == len(set(every))
+    assert not set(world.confirmed) - set(every), "nothing that was accepted is lost"
+
+
+def test_turns_are_taken_in_the_random_walks() -> None:
+    """The walks above say something, in many turns: else they would prove nothing."""
+    random = Random(1)
+    world = World(random)
+    world.members = [Toy(world, name) for name in "abc"]
+    for _ in range(2_000):
+        world.now += 0.005
+        member = random.choice(world.members)
+        random.choice([member.say, member.run, member.run, member.read_all, member.turn.tick, world.land])()
+    batches = [decode_batch(data) for data in world.stream]
+    assert all(encode_batch(each) in world.stream for each in batches)
+    assert len({each.member for each in batches if each.lines}) == 3
+    assert len(world.lines()) > 10
