@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
+from typing import Any
+
+from gateway.core.contracts import Receipt
+from gateway.core.message import Message
 
 PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
 
@@ -39,3 +43,26 @@ class Posted(SimpleQueue[Callable[[], None]]):
         called: list[bool] = []
         begin(lambda: called.append(True))
         self.until(lambda: bool(called))
+
+
+class Memory:
+    """A log in memory: what is appended is on disk at once."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.congested = False
+        self.failing: str | None = None
+
+    @property
+    def next_seq(self) -> int:
+        return len(self.messages) + 1
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        self.messages.extend(messages)
+
+    def find(self, id: str) -> Receipt | None:
+        return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
+
+    def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None:
+        assert seq < self.next_seq
+        callback()

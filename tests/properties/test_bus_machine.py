@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,36 +11,21 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
-from gateway.core.contracts import Receipt
 from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable
 from gateway.core.message import Message, MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.metrics import Metrics
+from tests import still
 
 CHANNELS = st.sampled_from(["a", "b", "c"])
 NAMES = st.sampled_from(["alice", "bob"])
 IDS = st.sampled_from(["", "x", "y", "z"])
 
 
-class Memory:
-    """A ledger that only remembers."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.congested = False
-        self.failing: str | None = None
-
-    @property
-    def next_seq(self) -> int:
-        return len(self.messages) + 1
-
-    def extend(self, messages: Sequence[Message]) -> None:
-        self.messages.extend(messages)
-
-    def find(self, id: str) -> Receipt | None:
-        return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
+class Memory(still.Memory):
+    """A log that only remembers."""
 
     def when_synced(self, seq: int, callback: Any, *_: Any, **__: Any) -> None:  # noqa: ARG002
         raise AssertionError("the bus accepts nothing")

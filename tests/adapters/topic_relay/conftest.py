@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,36 +14,14 @@ from adapters.topic_relay.session import TopicRelaySession
 from gateway.adapter import ConnectionRequest, Installation, Services
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
-from gateway.core.contracts import Allowed, Policies, Receipt, Throttle
+from gateway.core.contracts import Allowed, Policies, Throttle
 from gateway.core.frames import payload
 from gateway.core.message import Message, MessageIds
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.metrics import Metrics
-
-
-class Memory:
-    """The log's part on the bus."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.congested = False
-        self.failing: str | None = None
-
-    @property
-    def next_seq(self) -> int:
-        return len(self.messages) + 1
-
-    def extend(self, messages: Sequence[Message]) -> None:
-        self.messages.extend(messages)
-
-    def find(self, id: str) -> Receipt | None:
-        return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
-
-    def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None:
-        assert seq < self.next_seq
-        callback()
+from tests.still import Memory
 
 
 class Stranger(Session):

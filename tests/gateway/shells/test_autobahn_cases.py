@@ -8,33 +8,28 @@ connection, but with the code, the last echo and at the moment that those choose
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
-import hypercorn.config
-import hypercorn.trio
 import pytest
-import trio
-import uvicorn
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI, WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
-from gateway.core.contracts import Receipt
 from gateway.core.frames import text_frame
 from gateway.core.message import Message, MessageIds
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.shells import serve, uvicorn_http, uvicorn_websocket
+from gateway.shells import serve, uvicorn_websocket
 from tests.autobahn import CASES, CLOSE, Answer, Case, frame
+from tests.gateway.shells.servers import Ledger, hypercorned, uvicorned
 
 PATIENCE = 20  # seconds
 HANDSHAKE = (
@@ -53,18 +48,6 @@ class Echo(Session):
         raise NotImplementedError
 
 
-class Ledger:
-    next_seq = 1
-    congested = False
-    failing: str | None = None
-
-    def extend(self, messages: Sequence[Message]) -> None: ...
-
-    def find(self, id: str) -> Receipt | None: ...
-
-    def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None: ...
-
-
 def application() -> FastAPI:
     nobody: Any = lambda *_: None  # noqa: E731
     counts: Any = SimpleNamespace(overflow=nobody, refused=lambda *_, **__: None)  # nothing is published
@@ -79,42 +62,23 @@ def application() -> FastAPI:
     return app
 
 
-@asynccontextmanager
-async def uvicorned(ws: Any, http: Any = uvicorn_http.FastHttp) -> AsyncIterator[int]:
-    config = uvicorn.Config(application(), port=0, http=http, ws=ws, log_config=None, lifespan="off")
-    running = uvicorn.Server(config)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(running.serve)
-        while not running.started:
-            await anyio.sleep(0.001)
-        yield running.servers[0].sockets[0].getsockname()[1]
-        running.should_exit = True
+def by_uvicorn(ws: Any) -> AbstractAsyncContextManager[int]:
+    return uvicorned(application(), ws)
 
 
-@asynccontextmanager
-async def hypercorned() -> AsyncIterator[int]:
-    config = hypercorn.config.Config()
-    config.bind = ["127.0.0.1:0"]
-    config.loglevel = "WARNING"
-    config.graceful_timeout = 0.2
-    stop = trio.Event()
-    app: Any = application()
-    run: Any = partial(hypercorn.trio.serve, app, config, shutdown_trigger=stop.wait)
-    async with trio.open_nursery() as nursery:
-        (bound,) = await nursery.start(lambda task_status: run(task_status=task_status))
-        yield int(bound.rpartition(":")[2])
-        stop.set()
+def by_hypercorn() -> AbstractAsyncContextManager[int]:
+    return hypercorned(application(), max_size=16 << 20)
 
 
 UVLOOP = {"use_uvloop": True}
 Shell = tuple[str, dict[str, Any], Callable[[], AbstractAsyncContextManager[int]]]
 FAST: dict[str, Shell] = {
-    "asyncio": ("asyncio", {}, partial(uvicorned, uvicorn_websocket.FastWebSocket)),
-    "uvloop": ("asyncio", UVLOOP, partial(uvicorned, uvicorn_websocket.FastWebSocket)),
+    "asyncio": ("asyncio", {}, partial(by_uvicorn, uvicorn_websocket.FastWebSocket)),
+    "uvloop": ("asyncio", UVLOOP, partial(by_uvicorn, uvicorn_websocket.FastWebSocket)),
 }
 PORTABLE: dict[str, Shell] = {
-    "uvicorn": ("asyncio", {}, partial(uvicorned, WebSocketsSansIOProtocol)),
-    "hypercorn": ("trio", {}, hypercorned),
+    "uvicorn": ("asyncio", {}, partial(by_uvicorn, WebSocketsSansIOProtocol)),
+    "hypercorn": ("trio", {}, by_hypercorn),
 }
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +29,6 @@ from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
-from gateway.core.contracts import Receipt
 from gateway.core.frames import text_frame
 from gateway.core.message import Message, MessageIds
 from gateway.core.peers import PeerRegistry
@@ -40,6 +39,7 @@ from gateway.proxies import TrustedProxies
 from gateway.shells import fast, serve, uvicorn_http, uvicorn_websocket
 from gateway.shells.flusher import MAX_TURNS, MAX_WAIT, flusher_of
 from gateway.shells.turns import CHEAP_SECONDS, FIRST_PORTION, LONG_TURN, turns_of
+from tests.gateway.shells.servers import Counts, Ledger, uvicorned
 
 PATIENCE = 20  # seconds
 BRIEF = 0.3  # seconds, where a test is about a limit
@@ -48,30 +48,6 @@ HANDSHAKE = (
     b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
 )
-
-
-class Ledger:
-    next_seq = 1
-    congested = False
-    failing: str | None = None
-    available = True
-
-    def extend(self, messages: Sequence[Message]) -> None:
-        self.next_seq = messages[-1].seq + 1
-
-    def find(self, id: str) -> Receipt | None:  # noqa: ARG002
-        return None
-
-    def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None:  # noqa: ARG002
-        callback()
-
-
-class Counts:
-    def published(self, run: Sequence[Message], deliveries: int) -> None: ...
-    def undeliverable(self, message: Message) -> None: ...
-    def direct(self, message: Message, listeners: int) -> None: ...
-    def overflow(self, protocol: str) -> None: ...
-    def refused(self, protocol: str, reason: str, **details: object) -> None: ...
 
 
 def new_bus() -> Bus:
@@ -175,25 +151,8 @@ class Service:
         return PlainTextResponse("done")
 
 
-@asynccontextmanager
-async def running(service: Service) -> AsyncIterator[int]:
-    config = uvicorn.Config(
-        service.app,
-        port=0,
-        http=Http,
-        ws=uvicorn_websocket.FastWebSocket,
-        log_config=None,
-        lifespan="off",
-        ws_ping_interval=0.05,
-        timeout_keep_alive=1000,
-    )
-    server = uvicorn.Server(config)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve)
-        while not server.started:
-            await anyio.sleep(0.001)
-        yield server.servers[0].sockets[0].getsockname()[1]
-        server.should_exit = True
+def running(service: Service) -> AbstractAsyncContextManager[int]:
+    return uvicorned(service.app, uvicorn_websocket.FastWebSocket, Http, ws_ping_interval=0.05, timeout_keep_alive=1000)
 
 
 class Harness:

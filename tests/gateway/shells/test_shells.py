@@ -12,7 +12,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -26,12 +26,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import anyio
-import hypercorn.config
-import hypercorn.trio
 import pytest
 import sniffio
 import trio
-import uvicorn
 import websockets.sync.client
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from cryptography import x509
@@ -43,7 +40,6 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
-from gateway.core.contracts import Receipt
 from gateway.core.errors import ProtocolError
 from gateway.core.frames import text_frame
 from gateway.core.message import Message, MessageIds, PendingForm
@@ -51,7 +47,8 @@ from gateway.core.outbox import LOW_WATER
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.shells import connection, fast, serve, uvicorn_http, uvicorn_websocket
+from gateway.shells import connection, fast, serve, uvicorn_websocket
+from tests.gateway.shells.servers import Counts, Ledger, hypercorned, uvicorned
 
 PATIENCE = 20  # seconds; long, so that a slow machine proves nothing
 SMALL = 1 << 14  # a client's socket buffers, so that the kernel hides little of a peer that does not read
@@ -59,35 +56,6 @@ PIECE = 1 << 10
 
 
 # A gateway with a protocol of one-line commands
-
-
-class Ledger:
-    def __init__(self) -> None:
-        self.next_seq = 1
-        self.congested = False
-        self.failing: str | None = None
-
-    def extend(self, messages: Sequence[Message]) -> None:
-        self.next_seq = messages[-1].seq + 1
-
-    def find(self, id: str) -> Receipt | None:  # noqa: ARG002
-        return None
-
-    def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None:  # noqa: ARG002
-        callback()
-
-
-class Counts:
-    overflows = 0
-
-    def published(self, run: Sequence[Message], deliveries: int) -> None: ...
-    def undeliverable(self, message: Message) -> None: ...
-
-    def refused(self, protocol: str, reason: str, **details: object) -> None: ...
-    def direct(self, message: Message, listeners: int) -> None: ...
-
-    def overflow(self, protocol: str) -> None:  # noqa: ARG002
-        self.overflows += 1
 
 
 class Toy(Session):
@@ -272,34 +240,12 @@ def application(server: Server) -> FastAPI:
     return app
 
 
-@asynccontextmanager
-async def uvicorned(server: Server, ws: Any, app: Any = None, http: Any = uvicorn_http.FastHttp) -> AsyncIterator[int]:
-    config = uvicorn.Config(
-        app or application(server), port=0, http=http, ws=ws, ws_max_size=1 << 20, log_config=None, lifespan="off"
-    )
-    running = uvicorn.Server(config)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(running.serve)
-        while not running.started:
-            await anyio.sleep(0.001)
-        yield running.servers[0].sockets[0].getsockname()[1]
-        running.should_exit = True
+def by_uvicorn(server: Server, ws: Any) -> AbstractAsyncContextManager[int]:
+    return uvicorned(application(server), ws, ws_max_size=1 << 20)
 
 
-@asynccontextmanager
-async def hypercorned(server: Server) -> AsyncIterator[int]:
-    config = hypercorn.config.Config()
-    config.bind = ["127.0.0.1:0"]
-    config.websocket_max_message_size = 1 << 20
-    config.loglevel = "WARNING"
-    config.graceful_timeout = 0.2
-    stop = trio.Event()
-    app: Any = application(server)
-    run: Any = partial(hypercorn.trio.serve, app, config, shutdown_trigger=stop.wait)
-    async with trio.open_nursery() as nursery:
-        (bound,) = await nursery.start(lambda task_status: run(task_status=task_status))
-        yield int(bound.rpartition(":")[2])
-        stop.set()
+def by_hypercorn(server: Server) -> AbstractAsyncContextManager[int]:
+    return hypercorned(application(server))
 
 
 ASYNCIO: dict[str, Any] = {"backend": "asyncio"}
@@ -315,11 +261,11 @@ TCP: Shells = {
     "fast-tcp-uvloop": (UVLOOP, partial(tcp, listen=fast.listen)),
 }
 FAST_WEBSOCKET: Shells = {
-    "fast-websocket-asyncio": (ASYNCIO, partial(uvicorned, ws=uvicorn_websocket.FastWebSocket)),
-    "fast-websocket-uvloop": (UVLOOP, partial(uvicorned, ws=uvicorn_websocket.FastWebSocket)),
+    "fast-websocket-asyncio": (ASYNCIO, partial(by_uvicorn, ws=uvicorn_websocket.FastWebSocket)),
+    "fast-websocket-uvloop": (UVLOOP, partial(by_uvicorn, ws=uvicorn_websocket.FastWebSocket)),
 }
-HYPERCORN: Shells = {"portable-websocket-hypercorn-trio": (TRIO, hypercorned)}
-UVICORN: Shells = {"portable-websocket-uvicorn": (ASYNCIO, partial(uvicorned, ws=WebSocketsSansIOProtocol))}
+HYPERCORN: Shells = {"portable-websocket-hypercorn-trio": (TRIO, by_hypercorn)}
+UVICORN: Shells = {"portable-websocket-uvicorn": (ASYNCIO, partial(by_uvicorn, ws=WebSocketsSansIOProtocol))}
 WEBSOCKET: Shells = FAST_WEBSOCKET | UVICORN | HYPERCORN
 SHELLS: Shells = TCP | WEBSOCKET
 
@@ -516,11 +462,7 @@ def other_end(mine: socket.socket) -> socket.socket:
 # Back-pressure
 
 
-def test_a_listener_that_does_not_read_is_closed_and_the_others_hear_everything(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for shell in (serve, connection):
-        monkeypatch.setattr(shell, "LINGER_SECONDS", PATIENCE)  # for the reason, until it reads again
+def test_a_listener_that_does_not_read_is_closed_and_the_others_hear_everything(server: Server) -> None:
     channel, overflows = server.channel(), server.counts.overflows
     with server.connect() as speaker, server.connect() as deaf, server.connect() as listener:
         for client in deaf, listener:
