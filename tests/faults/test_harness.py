@@ -225,15 +225,6 @@ def test_a_third_of_the_runs_retires_and_compacts() -> None:
     assert 10 < sum(each.loop == "trio" for each in plans) < 60
 
 
-def test_what_counts_in_a_log_that_was_retired(tmp_path: Path) -> None:
-    for first, name in ((1, "{0}"), (1, "{0}-{1:020d}"), (7, "{0}"), (10, "{0}")):
-        (tmp_path / f"{name.format(f'{first:020d}', 9)}.facts.jsonl").write_bytes(line(first))
-    (tmp_path / f"{1:020d}-{6:020d}.facts.jsonl").write_bytes(line(2))
-    for first in (10, 12):
-        (tmp_path / f"{first:020d}.jsonl").write_bytes(line(first))
-    assert [record.seq for record in records(tmp_path)] == [1, 10, 12]
-
-
 def line(seq: int) -> bytes:
     return encode(Fact("counts", {"minute": 0, "flows": []}, seq, 1000 + seq))
 
