@@ -67,7 +67,9 @@ class Manual:
 
 
 def _excerpt(text: str, word: str) -> str:
-    """Return the part of *text* around the first *word* after the title."""
-    body = text.partition("\n")[2]
+    """Return the part of *text* around the first *word* after the title, cut between words."""
+    body = re.sub(r"\s+", " ", text.partition("\n")[2]).strip()
     start = max(0, body.casefold().find(word) - EXCERPT // 3)
-    return re.sub(r"\s+", " ", body[start : start + EXCERPT]).strip()
+    start = body.rfind(" ", 0, start) + 1
+    end = len(body) if len(body) <= start + EXCERPT else body.rfind(" ", start, start + EXCERPT)
+    return ("… " if start else "") + body[start : max(end, start)] + (" …" if end < len(body) else "")

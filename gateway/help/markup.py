@@ -7,14 +7,17 @@ Pages link to each other's files (`how-to/monitor.md`); in HTML these links have
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from html import escape
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 PARSER: Final = MarkdownIt("commonmark", {"html": True}).enable("table")  # raw HTML: the pages are ours
+SHORT_CODE: Final = 20  # characters of code that stay on one line
+BREAKS: Final = re.compile(r"(?<=[^\s/,][/,])(?=[^/,\s])")  # where a longer one may continue on the next line
 MARKDOWN_LINK: Final = re.compile(r"^(?!\w+:)([^#]*)\.md(#.*)?$")
 ALIGNMENT: Final = {"text-align:left": "left", "text-align:center": "center", "text-align:right": "right"}
 
@@ -62,6 +65,17 @@ def address_of(link: str) -> str:
         return link
     path = re.sub(r"(^|/)README$", r"\1index", found[1])
     return f"{path}.html{found[2] or ''}"
+
+
+def _code(renderer: object, tokens: Sequence[Token], at: int, options: object, env: Any) -> str:
+    """Return code in a sentence as HTML; paths and JSON would make the columns of tables as wide as they are long."""
+    del renderer, options, env
+    text = tokens[at].content
+    parts = BREAKS.split(text) if len(text) > SHORT_CODE else [text]
+    return f"<code>{'<wbr>'.join(map(escape, parts))}</code>"
+
+
+PARSER.add_render_rule("code_inline", _code)
 
 
 def _is_comment(token: Token) -> bool:

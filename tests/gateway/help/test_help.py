@@ -86,6 +86,32 @@ def test_what_is_searched_for_is_found_and_stays_text(http: httpx.Client) -> Non
     assert "Nothing to search" in http.get("/help/search.html").text
 
 
+def test_an_excerpt_begins_and_ends_with_whole_words(tmp_path: Path) -> None:
+    words = [f"word{n}" for n in range(200)]
+    (tmp_path / "README.md").write_text("# Title\n" + "\n".join(words))
+    for wanted in ("word0", "word100", "word199"):
+        (hit,) = Manual(tmp_path).search(wanted)
+        shown = hit.excerpt.removeprefix("… ").removesuffix(" …").split(" ")
+        assert wanted in shown
+        assert words[words.index(shown[0]) :][: len(shown)] == shown
+        assert hit.excerpt.startswith("…") == (shown[0] != words[0])
+        assert hit.excerpt.endswith("…") == (shown[-1] != words[-1])
+        assert len(hit.excerpt) < 180
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("GET /v1/channels/{channel}", "GET /v1/<wbr>channels/<wbr>{channel}"),
+        ('{"type":1,"topic":"a, b"}', "{&quot;type&quot;:1,<wbr>&quot;topic&quot;:&quot;a, b&quot;}"),
+        ("ws://127.0.0.1:8080/relay", "ws://127.0.0.1:8080/<wbr>relay"),
+        ("<a,b>", "&lt;a,b&gt;"),
+    ],
+)
+def test_long_code_may_continue_on_the_next_line(code: str, shown: str) -> None:
+    assert f"<code>{shown}</code>" in render(f"x `{code}`").html
+
+
 def test_nothing_else_is_served_and_the_folder_is_found_without_its_slash(http: httpx.Client) -> None:
     for name in ("nothing.html", "../pyproject.toml", "%2e%2e/pyproject.toml", "how-to", "docs", "a//b"):
         missing = http.get(f"/help/{name}")
