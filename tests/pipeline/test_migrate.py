@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import create_table_with_add_actions
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from gateway.cli import app
 from pipeline import migrate as migration
-from pipeline.config import FORMAT, FORMAT_FILE, MANIFEST, LogSource
+from pipeline.config import FORMAT, FORMAT_FILE, MANIFEST, LogSource, Options
 from pipeline.errors import DamagedWarehouse, JobLocked
 from pipeline.jobs import compact, decode, gaps, ingest, integrity
 from pipeline.locks import JobLock
@@ -43,11 +44,26 @@ WRITTEN = "/tmp/delta-f1/log"  # where the log was that the vectors were made of
 INTERRUPTED = ("ingest", "decode")  # in the last batch of the log
 
 
+def extract(folder: Path) -> None:
+    with tarfile.open(VECTORS / "format-1.tar.xz") as packed:
+        packed.extractall(folder, filter="data")
+
+
+@pytest.fixture(scope="module")
+def fresh(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A warehouse of this version, of the same log."""
+    folder = tmp_path_factory.mktemp("fresh")
+    extract(folder)
+    run = Run(spark, Options(folder / "fresh", LogSource(folder / "log")), lambda _text: None)
+    for each in (ingest, decode, gaps, integrity):
+        each.run(run)
+    return run
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     """A folder with a log, and with two warehouses of format 1 in which a job was interrupted."""
-    with tarfile.open(VECTORS / "format-1.tar.xz") as packed:
-        packed.extractall(tmp_path, filter="data")
+    extract(tmp_path)
     for plan in tmp_path.glob("*/.checkpoints/*/plan.json"):
         plan.write_text(plan.read_text().replace(WRITTEN, str(tmp_path / "log")))
     return tmp_path
@@ -89,7 +105,7 @@ def rows_of(warehouse: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("job", INTERRUPTED)
 def test_a_migrated_warehouse_goes_on_where_it_was(
-    old: Path, job: str, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    old: Path, job: str, fresh: Run, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warehouse = old / f"{job}-interrupted"
     run = make_run(warehouse=warehouse, source=LogSource(old / "log"))
@@ -114,9 +130,6 @@ def test_a_migrated_warehouse_goes_on_where_it_was(
     assert [each.run(run) for each in (ingest, decode, gaps, integrity)] == [int(job == "ingest"), 1, 1, 1]
     assert [each.run(run) for each in (ingest, decode, gaps, integrity)] == [0] * 4
     found = rows_of(warehouse)
-    fresh = make_run(source=LogSource(old / "log"))
-    for each in (ingest, decode, gaps, integrity):
-        each.run(fresh)
     for spec in (MESSAGES, STREAMR, ARBOR_NODES, TOPIC_PACKETS, GAPS):
         assert found[spec.name] == rows_of(fresh.options.warehouse)[spec.name], spec.name
     verdicts = [run.table(INTEGRITY).frame(run.spark).drop("checked_at").collect() for run in (run, fresh)]

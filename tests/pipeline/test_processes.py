@@ -185,8 +185,8 @@ def check_keys(warehouse: Path, spec: TableSpec) -> None:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """A standalone master with two workers, of the installed Spark; its address."""
+def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A standalone master of the installed Spark, at this address, with two workers."""
     environment = os.environ | QUICK | {"SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
     prepare(environment, local=True)  # type: ignore[arg-type]
     home = Path(pyspark.__file__).parent
@@ -217,19 +217,26 @@ def cluster(folder: Path) -> Iterator[str]:
         ]
         for log in workers:
             said(log, "Successfully registered with master")
-        yield master
+        yield master, started[1:]
     finally:
         for process in reversed(started):
-            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
 
 
 @pytest.mark.timeout(400)
-def test_a_cluster_makes_the_same_rows(whole: Run, tmp_path: Path) -> None:
+def test_a_cluster_makes_the_same_rows_also_if_a_worker_is_killed(whole: Run, tmp_path: Path) -> None:
     write(tmp_path / "log", MIXED, each=60)
-    with cluster(tmp_path) as master:
+    with cluster(tmp_path) as (master, (worker, _)):
         given = ["--source", f"log:{tmp_path}/log", "--warehouse", str(tmp_path / "far")]
-        ended(submitted(tmp_path, "all", *given, "--heap", "512", master=master))
+        process = submitted(tmp_path, "all", *given, "--heap", "512", master=master)
+        ends = time.monotonic() + PATIENCE
+        while not seen(tmp_path / "far" / MESSAGES.name) and time.monotonic() < ends:
+            assert process.poll() is None, process.stderr and process.stderr.read().decode()
+            time.sleep(0.1)
+        os.killpg(worker.pid, signal.SIGKILL)  # with its executor, when the first of eight jobs has ended
+        ended(process)
     for spec in (MESSAGES, STREAMR, INTEGRITY, GAPS):
         digests = [digest(where / spec.name) for where in (whole.options.warehouse, tmp_path / "far")]
         assert digests[0] == digests[1], spec.name

@@ -1,0 +1,152 @@
+"""The queries of docs/questions.md, on a small log, against plain Python that knows nothing of SQL."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gateway.core.message import Message, Peer
+from pipeline.catalog import register
+from pipeline.schemas import FOREST, GAPS, INTEGRITY, MESSAGES, REJECTS
+from pipeline.sources.records import decode_row
+from tests.pages import blocks
+from tests.pipeline.generate import GATEWAY, lines, message, start
+
+PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
+WHOM, FIRST, BACK, BYTES, TWICE, WRONG, LONG, WORD = [block.code for block in blocks(PAGE)]
+WEEK = 7 * 86_400_000
+MONDAY = 1_763_942_400_000  # 2025-11-24
+
+
+def talk() -> list[Message]:
+    """Messages of four weeks, some of which answer others by one of their ids; some are there twice."""
+    dice = random.Random(20)
+    told: list[Message] = []
+    for seq in range(2, 302):
+        speaks = dice.choice(("rest", "sprout", "streamr"))
+        identity = dice.choice((None, "ann", "bob", "ü"))  # only who has one may have it in another protocol
+        peer = Peer(dice.randrange(3), dice.choice((speaks, "topic_relay")) if identity else speaks, identity)
+        asked = dice.choice(told) if told and dice.random() < 0.5 else None
+        more: dict[str, Any] = {"channel": dice.choice(("lobby", "weather")), "protocol": speaks, "sender": peer}
+        more["parent"] = None if asked is None else dice.choice((asked.id, *asked.ids))
+        more["ids"] = dice.choice(((), (f"other-{seq}",)))
+        more["wire"] = dice.choice((None, b'"\xc3\xbc"'))
+        more["id"] = dice.choice(told).id if told and dice.random() < 0.05 else f"id-{seq}"
+        text = dice.choice(("hi", "the WEATHER", "weather ü", ""))
+        content = json.dumps({"text": text}, ensure_ascii=False).encode() if dice.random() < 0.9 else b'"weather"'
+        told.append(message(seq, MONDAY + seq * WEEK // 90, content, **more))
+    return told
+
+
+TOLD = talk()
+BY_SEQ = {one.seq: one for one in TOLD}
+
+
+@pytest.fixture(scope="module")
+def asked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """A session in which the tables have rows with known answers."""
+    register(spark, tmp_path_factory.mktemp("empty"))
+    logged = [decode_row(line, GATEWAY) for line in lines([start(1, MONDAY), *TOLD])]
+    verdict = (GATEWAY, 2, "x", "eth", "bad", "signed by another", 0)
+    gap = ("s", 0, "p", "c", 1, 0, 1, 0, 1, 0)
+    tables: dict[Any, list[tuple[Any, ...]]] = {
+        MESSAGES: logged,
+        REJECTS: [("f", 1, "checksum", ""), ("f", 2, "foreign: it is", ""), ("f", 3, "foreign: so", "")],
+        INTEGRITY: [verdict, (*verdict[:4], "ok", None, 0), (GATEWAY, 3, *verdict[2:])],
+        GAPS: [(*gap, "open"), (*gap, "filled"), (*gap, "fork"), (*gap, "open")],
+        FOREST: [(name, name[0], True, True, 0, name != name[0], 3) for name in ("a", "ab", "ac", "b", "bd")],
+    }
+    for spec, rows in tables.items():
+        name = spec.name.rpartition("/")[2]
+        spark.createDataFrame(rows, spec.schema).coalesce(1).createOrReplaceTempView(name)
+    return spark
+
+
+def rows(asked: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in asked.sql(query).collect()]
+
+
+def who(one: Message) -> tuple[str, str]:
+    return one.sender.protocol, one.sender.identity or f"peer {one.sender.number}"
+
+
+def test_who_answers_whom(asked: SparkSession) -> None:
+    expected: Counter[tuple[str, ...]] = Counter()
+    for answer in TOLD:
+        told = {who(one) for one in TOLD if one.seq < answer.seq and answer.parent in (one.id, *one.ids)}
+        expected.update((*who(answer), *other) for other in told)
+    found = rows(asked, WHOM)
+    assert {row[:4]: row[4] for row in found} == expected
+    assert [row[4] for row in found] == sorted(expected.values(), reverse=True)
+
+
+def test_how_long_the_first_answer_takes(asked: SparkSession) -> None:
+    took: defaultdict[str, list[int]] = defaultdict(list)
+    for one in TOLD:
+        answers = [other.time for other in TOLD if other.seq > one.seq and other.parent == one.id]
+        if answers:
+            took[one.channel].append(min(answers) - one.time)
+    cut = {channel: quantiles(ms, n=20, method="inclusive") for channel, ms in took.items()}
+    assert rows(asked, FIRST) == [
+        (channel, len(took[channel]), pytest.approx(cut[channel][9]), pytest.approx(cut[channel][18]))
+        for channel in sorted(took)
+    ]
+
+
+def test_who_comes_back(asked: SparkSession) -> None:
+    weeks: defaultdict[tuple[str, str], set[Any]] = defaultdict(set)
+    for one in TOLD:
+        if one.sender.identity is not None:
+            day = datetime.fromtimestamp(one.time / 1000, UTC).date()
+            weeks[who(one)].add(day - timedelta(day.weekday()))
+    expected = Counter((min(known), (week - min(known)).days // 7) for known in weeks.values() for week in known)
+    assert rows(asked, BACK) == [(*key, n) for key, n in sorted(expected.items())]
+    assert len(expected) > 3
+
+
+def test_where_the_bytes_are(asked: SparkSession) -> None:
+    count, size = Counter(one.channel for one in TOLD), Counter[str]()
+    for one in TOLD:
+        size[one.channel] += len(one.content) + len(one.wire or b"")
+    assert rows(asked, BYTES) == [(channel, count[channel], n) for channel, n in size.most_common()]
+
+
+def test_what_was_said_twice(asked: SparkSession) -> None:
+    contents: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
+    for one in TOLD:
+        contents[one.channel, one.id].append(one.content)
+    expected = [(*key, len(told), len(set(told))) for key, told in contents.items() if len(told) > 1]
+    assert rows(asked, TWICE) == sorted(expected, key=lambda row: (-row[2], row[:2]))
+    assert expected
+
+
+def test_what_is_wrong(asked: SparkSession) -> None:
+    assert rows(asked, WRONG) == [
+        ("chain", "fork", 1),
+        ("chain", "open", 2),
+        ("check eth", "signed by another", 2),
+        ("log", "checksum", 1),
+        ("log", "foreign", 2),
+    ]
+
+
+def test_which_conversations_are_long(asked: SparkSession) -> None:
+    assert rows(asked, LONG) == [("a", 3, 2), ("b", 2, 1)]
+
+
+def test_who_said_a_word(asked: SparkSession) -> None:
+    expected = []
+    for one in sorted(TOLD, key=lambda one: -one.time):
+        content = json.loads(one.content)
+        if isinstance(content, dict) and "weather" in content["text"].lower():
+            expected.append((one.channel, one.sender.identity, content["text"]))
+    assert [row[1:] for row in rows(asked, WORD)] == expected[:100]
+    assert len(expected) > 50
