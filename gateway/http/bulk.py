@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from contextlib import aclosing, suppress
-from itertools import count, groupby
+from itertools import groupby
 from typing import NamedTuple
 
 import anyio
@@ -26,7 +26,7 @@ from .bodies import SHORT_BODY, network_of, turn_queue
 from .kit import outcome_unknown, wait_until_synced
 from .media import MAX_CONTENT, NDJSON, TOO_LONG, WHITESPACE, ParsedContent, parse_content
 from .problems import Problem, problem_of
-from .publish import Publisher, parse_request_content, parse_short
+from .publish import Publisher, parse_request_content
 
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; above it no line is read
 LINES_PER_TURN = 128  # lines that are taken in one turn of the loop
@@ -36,9 +36,13 @@ STOP_SECONDS = 1.0  # in place of `STALLED_SECONDS` while the gateway stops
 
 
 class _Result(NamedTuple):
-    """The result of the line with a *number*, sent once everything up to *seq* is on disk."""
+    """The results of so many *lines* from that with a *number* on, sent once everything up to *seq* is on disk.
+
+    Those lines are accepted together: they are one run, or only one line.
+    """
 
     number: int
+    lines: int
     seq: int
     text: bytes
 
@@ -110,7 +114,7 @@ class BulkResponse(Response):
         self._request = request
         self._results: deque[_Result] = deque()
         self._unsent = 0
-        self._numbers = count(1)
+        self._number = 1  # of the next line
         self._read_all = False
         self._outcome_unknown = False  # whether what waits for the disk is accepted is not known
         self._ready = AutoResetEvent()
@@ -167,7 +171,7 @@ class BulkResponse(Response):
                 else:
                     await self._publish_all(lines.end())
         if self._given_up:
-            self._results.append(self._refused(next(self._numbers), Unavailable(NO_MEMORY)))
+            self._results.append(self._refused(self._number, Unavailable(NO_MEMORY)))
         self._read_all = True
         self._ready.set()
 
@@ -192,8 +196,9 @@ class BulkResponse(Response):
         if line is None:
             return Problem("content-too-long", TOO_LONG)
         try:
-            return parse_short(self._publisher.caller, line, parse_content)
+            return parse_content(line)
         except Problem as problem:
+            self._publisher.caller.charge_malformed(len(line))
             return problem
 
     async def _long(self, line: bytes) -> ParsedContent | Problem:
@@ -227,23 +232,23 @@ class BulkResponse(Response):
             taken = self._publisher.publish_run(lines)
         except RequestError:  # perhaps because of one of them
             return map(self._result, lines)
-        answer = self._publisher.answer
-        return [_Result(next(self._numbers), each.seq, answer(each) + b"\n") for each in taken]
+        number, self._number = self._number, self._number + len(taken)
+        return (_Result(number, len(taken), taken[-1].seq, self._publisher.answer_lines(taken)),)
 
     def _result(self, line: ParsedContent | Problem) -> _Result:
-        number = next(self._numbers)
+        number, self._number = self._number, self._number + 1
         try:
             if isinstance(line, Problem):
                 raise line
             taken = self._publisher.publish(line, number)
         except RequestError as error:
             return self._refused(number, error)
-        return _Result(number, taken.seq, self._publisher.answer(taken) + b"\n")
+        return _Result(number, 1, taken.seq, self._publisher.answer(taken) + b"\n")
 
     def _refused(self, number: int, error: RequestError) -> _Result:
         problem = problem_of(error)
         self._gateway.metrics.refused(REST, str(problem.status), line=number, why=problem.detail)
-        return _Result(number, 0, problem.body(line=number) + b"\n")
+        return _Result(number, 1, 0, problem.body(line=number) + b"\n")
 
     def _on_write_failure(self) -> None:
         """The disk has failed for long: answer the lines that wait for it, and read no more."""
@@ -277,7 +282,9 @@ class BulkResponse(Response):
     def _with_outcome(self, result: _Result) -> bytes:
         if result.seq <= self._gateway.log.synced_seq:
             return result.text
-        return self._refused(result.number, outcome_unknown(self._gateway.log)).text
+        error = outcome_unknown(self._gateway.log)
+        numbers = range(result.number, result.number + result.lines)
+        return b"".join([self._refused(number, error).text for number in numbers])
 
     async def _send(self, send: Send, body: bytes, *, more: bool) -> None:
         with anyio.move_on_after(self._send_seconds) as self._sending:

@@ -5,7 +5,7 @@ Nothing here waits for the disk; the callers do so before they answer (`wait_unt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import anyio.to_thread
 from fastapi import Request
@@ -132,6 +132,10 @@ class Publisher:
     def answer(self, taken: Receipt | Message) -> bytes:
         """Return the response body for the message *taken*."""
         return views.accepted(self.channel_json, taken)
+
+    def answer_lines(self, run: Sequence[Message]) -> bytes:
+        """Return the lines that answer a *run* of lines."""
+        return views.accepted_lines(self.channel_json, run)
 
     def _message(self, content: ParsedContent, *line: int) -> Message:
         key = None

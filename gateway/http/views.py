@@ -55,12 +55,23 @@ def message(peers: PeerRegistry, message: Message) -> bytes:
 
 def accepted(channel: bytes, receipt: Receipt | Message) -> bytes:
     """Return the response body to a publish, once it is on disk; *channel* is the name as JSON."""
-    return b'{"id":"%b","channel":%b,"sequence":%d,"timestamp":%d,"undelivered":%b}' % (
-        receipt.id.encode(),
-        channel,
-        receipt.seq,
-        receipt.time,
-        dumps(receipt.undelivered),
+    return accepted_lines(channel, (receipt,))[:-1]
+
+
+def accepted_lines(channel: bytes, run: Sequence[Receipt | Message]) -> bytes:
+    """Return what `accepted` does for each of *run*, a line for each."""
+    return b"".join(
+        [
+            b'{"id":"%b","channel":%b,"sequence":%d,"timestamp":%d,"undelivered":%b}\n'
+            % (
+                taken.id.encode(),
+                channel,
+                taken.seq,
+                taken.time,
+                dumps(taken.undelivered) if taken.undelivered else b"[]",
+            )
+            for taken in run
+        ]
     )
 
 

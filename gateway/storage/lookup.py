@@ -356,7 +356,8 @@ class Lookup:
         for entry in entries:
             if not isinstance(entry, Message):
                 continue
-            found += [(id, entry.seq) for id in entry.ids]
+            if entry.ids:
+                found += [(id, entry.seq) for id in entry.ids]
             if entry.key is not None:
                 found.append((entry.key, entry.seq))
             if not entry.id_has_seq and self._ids.seq(entry.id) != entry.seq:
