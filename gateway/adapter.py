@@ -96,7 +96,7 @@ class OutboundLink(NamedTuple):
 
     *open* makes the session of each new connection, *report* tells about it for `GET /v1/stats`. *name* is what the
     operator calls it. With *tls* the certificate is checked, unless not to *verify* it was asked for, with the
-    *authorities* in that file or, without one, those that the system trusts.
+    *authorities* in that file or, without one, those that the system trusts. With a *path* it is a WebSocket there.
     """
 
     name: str
@@ -107,6 +107,7 @@ class OutboundLink(NamedTuple):
     tls: bool = True
     verify: bool = True
     authorities: Path | None = None
+    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,10 +199,12 @@ def test_variables_that_are_no_settings_are_documented() -> None:
 
 
 def test_the_example_is_a_configuration(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
-    file = tmp_path / "trellis.toml"
-    file.write_text(block)
-    assert config.load(ADAPTERS, file).host == "0.0.0.0"
+    blocks = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        assert config.load(ADAPTERS, file)
+    assert len(blocks) == 2
 
 
 # Commands

@@ -10,18 +10,21 @@ from itertools import count
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from gateway.adapter import Adapter, ConnectionRequest, Refusal, WireMessage
+from gateway.adapter import Adapter, ConnectionRequest, OutboundLink, Refusal, WireMessage
 from gateway.core.channels import valid_name
 from gateway.core.frames import text_frame
 from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.outbox import MAX_OUTBOX
+from gateway.core.principal import Principal
 from gateway.storage.record import Fact
 
 from .asyncapi import packet_schemas
-from .codec import MAX_PACKET, MAX_TOPIC, PacketError, decode, encode, fits, forward, utf16_length
-from .session import NAME, TopicRelaySession
+from .codec import ID_KEY, MAX_PACKET, MAX_TOPIC, PacketError, decode, encode, extend, fits, forward, utf16_length
+from .link import RelayLink, link
+from .peers import RelayPeer
+from .session import NAME, WITH_ID, TopicRelaySession
 
 MAX_OVERHEAD = 512  # bytes; an upper bound of what a packet has beside its content
 PREFIX = "topic:"  # of channels whose topic is no valid channel name
@@ -37,6 +40,16 @@ class TopicRelaySettings(BaseModel):
     max_outbox: int = Field(
         MAX_OUTBOX, ge=MAX_PACKET, description="Bytes that may wait for a peer that reads too slowly."
     )
+    peers: tuple[RelayPeer, ...] = Field(
+        (), description="Topic relays elsewhere that the gateway dials, and the channels that it exchanges with them."
+    )
+
+    @field_validator("peers")
+    @classmethod
+    def _check_peers(cls, peers: tuple[RelayPeer, ...]) -> tuple[RelayPeer, ...]:
+        if len({peer.url for peer in peers}) < len(peers):
+            raise ValueError("the same url twice: name all its channels in one table")
+        return peers
 
 
 class TopicRelayAdapter(Adapter):
@@ -45,6 +58,7 @@ class TopicRelayAdapter(Adapter):
     name = NAME
     title = "topic relay"
     settings = TopicRelaySettings
+    principals = "anonymous|peer"
     paths = ("/relay", "/")
     carries = MappingProxyType(
         {
@@ -77,6 +91,13 @@ class TopicRelayAdapter(Adapter):
         if request.path not in self.paths:
             return Refusal(404, f"the topic relay is at {' and '.join(self.paths)}")
         return TopicRelaySession(self.bus, request.principal, self.form, self.home.version, self.options.max_outbox)
+
+    def links(self) -> list[OutboundLink]:
+        """The links to the relays that the operator configured."""
+        return [link(peer, self._dialled) for peer in self.options.peers]
+
+    def _dialled(self, principal: Principal, peer: RelayPeer) -> RelayLink:
+        return RelayLink(self.bus, principal, peer, self.form, self.options.max_outbox)
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
         """The topic of *channel*: its name if that is a valid topic, else a shortened name with a digest."""
@@ -129,8 +150,11 @@ class TopicRelayAdapter(Adapter):
             self._packet(message)
         )  # the first check avoids parsing up to a MiB
 
-    def form(self, message: Message, _key: str) -> Form:
-        """The frame of a *message* of another protocol or out of the log; skipped if it does not fit."""
+    def form(self, message: Message, key: str) -> Form:
+        """The frame of a *message* of another protocol, out of the log, or `WITH_ID`; skipped if it does not fit."""
+        if key == WITH_ID:
+            packet = extend(self._packet(message), {}, **{ID_KEY: message.id})
+            return text_frame(packet) if fits(packet) else PendingForm.skipped()
         if message.protocol == NAME and message.wire is not None:
             return text_frame(forward(decode(message.wire), message.sender.number))
         packet = self._packet(message)

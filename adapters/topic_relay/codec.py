@@ -23,9 +23,8 @@ from gateway.core.jsontext import MAX_DEPTH, SHORT_SIZE, dumps, loads, one_line
 
 MAX_PACKET = 65_000
 MAX_TOPIC = 30
-RESERVED_KEYS = frozenset(
-    {"type", "topic", "src", "dst", "error"}
-)  # the protocol's own members; all others are content
+ID_KEY = "trellisId"  # the member in which gateways tell each other the canonical id of a message
+RESERVED_KEYS = frozenset({"type", "topic", "src", "dst", "error", ID_KEY})  # all other members are content
 WRAPPER_KEY = "json"  # the member that carries content which is no object, or has reserved keys
 NO_PEER = -1  # a destination that is a number, but cannot be a peer's
 
@@ -50,6 +49,12 @@ class Packet:
     dst: int | None = None
     content: bytes = b""
     parent: str | None = None
+
+    @property
+    def id(self) -> str | None:
+        """The canonical id that another gateway says it has; None if it says none."""
+        id = self.fields.get(ID_KEY)
+        return id if type(id) is str else None
 
 
 class PacketError(RequestError):
@@ -273,7 +278,7 @@ def src_tail(src: int) -> bytes:
 def extend(text: bytes, fields: Mapping[str, Any], **added: Any) -> bytes:
     """The object *text*, whose members are *fields*, with the *added* members, which replace those of the same name."""
     if not added.keys().isdisjoint(fields):
-        text = _without(text, added)
+        text = without(text, added)
     head = text.rstrip()[:-1]
     return head + (b"" if head.strip() == b"{" else b",") + dumps(added)[1:]
 
@@ -316,6 +321,7 @@ _END = re.compile(r"[ \t\n\r]*([,}])")
 _scan = JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 
-def _without(text: bytes, names: Collection[str]) -> bytes:
+def without(text: bytes, names: Collection[str]) -> bytes:
+    """The object *text* without the members called *names*."""
     kept = (member for key, member, _ in members(text) if key not in names)
     return ("{" + ",".join(kept) + "}").encode()

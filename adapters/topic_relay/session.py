@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Self
@@ -20,6 +21,7 @@ from . import codec
 from .codec import Broadcast, Packet, PacketError, decode, extend, forward, shape_of, src_tail
 
 NAME = "topic_relay"
+WITH_ID = f"{NAME}:id"  # the form of a message with its canonical id, for other gateways
 
 
 class NoDestination(RequestError):
@@ -57,6 +59,11 @@ class TopicRelaySession(Session):
         self.max_outbox = max_outbox
         self.version = version
         self._form = form
+        self._key = NAME  # of the form of messages that it gets
+
+    def dialect(self, channel: str) -> str:  # noqa: ARG002  # the same in all
+        """The form that it gets."""
+        return self._key
 
     def handle(self, data: bytes) -> None:
         """Act on one packet; a malformed one does not end the connection, but many do (`record_malformed`)."""
@@ -96,15 +103,16 @@ class TopicRelaySession(Session):
             self.record_refusal(error_name(error), str(error))
 
     def deliver(self, message: Message) -> None:
-        """Queue the packet; every subscriber gets the same frame."""
-        self.put(message.forms.get(NAME) or message.form(NAME, self._form))
+        """Queue the packet; every subscriber of a dialect gets the same frame."""
+        self.put(message.forms.get(self._key) or message.form(self._key, self._form))
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
         """As `deliver`, for many sessions."""
         frames: list[bytes] = []
+        key = sessions[0]._key
         for message in run:  # usually one, for which comprehensions would take longer
-            form = message.forms.get(NAME) or message.form(NAME, sessions[0]._form)
+            form = message.forms.get(key) or message.form(key, sessions[0]._form)
             if isinstance(form, bytes):
                 frames.append(form)
         if len(frames) < len(run):  # what does not fit comes from elsewhere
@@ -129,9 +137,17 @@ class TopicRelaySession(Session):
         self.send(text_frame(packet.text))
 
     def subscribe(self, packet: Packet) -> None:
-        """Subscribe: an echo with the other subscribers, who get their Hello first."""
+        """Subscribe: an echo with the other subscribers, who get their Hello first.
+
+        With the member `ID_KEY` it is the link of another gateway, which recognises copies by their canonical ids.
+        """
         channel = self.authorized_channel("subscribe", packet.topic)
-        self.answer(packet, peers=self.others(self.bus.subscribe(self, channel)))
+        peers = self.others(self.bus.subscribe(self, channel))
+        if codec.ID_KEY in packet.fields and self._key == NAME:
+            self._key = WITH_ID
+            for each in self.channels:
+                self.bus.dialect_changed(each)
+        self.answer(packet, peers=peers)
 
     def unsubscribe(self, packet: Packet) -> None:
         """Unsubscribe: no answer."""
@@ -150,8 +166,11 @@ class TopicRelaySession(Session):
         self.answer(packet, peers=self.others(self.bus.peers_in(channel)), info=info)
 
     def broadcast(self, packet: Packet) -> None:
-        """Broadcast: to all other subscribers of the topic; no answer."""
-        self.bus.publish(to_bus_message(packet, self.authorized_channel("publish", packet.topic), self.who), self)
+        """Broadcast: to all other subscribers of the topic, unless it is a copy; no answer."""
+        message = to_bus_message(packet, self.authorized_channel("publish", packet.topic), self.who)
+        if not is_copy(packet, self.bus):
+            message.id = chosen_id(packet)
+            self.bus.publish(message, self)
 
     def broadcast_all(self, topic: str, broadcasts: Sequence[Broadcast]) -> None:
         """Publish broadcasts to one topic as a run; from the first that exceeds the rate limit on, they are refused."""
@@ -218,6 +237,22 @@ def to_bus_message(packet: Packet, channel: str, sender: Peer) -> Message:
     """The bus's message for *packet*, with the form in which other peers of the topic relay get it."""
     form = text_frame(forward(packet, sender.number))
     return Message(channel, sender, NAME, packet.content, packet.text, packet.parent, {NAME: form})
+
+
+def is_copy(packet: Packet, bus: Bus) -> bool:
+    """Whether another gateway brings a message that this one has, or made; it may have come another way."""
+    return packet.id is not None and (bus.stamper.made(packet.id) or bus.canonical_id(packet.id) is not None)
+
+
+def chosen_id(packet: Packet) -> str:
+    """The canonical id that another gateway gave to the message of *packet*; empty if it gave none.
+
+    Ids of other protocols have to be proved by a signature, which a packet does not have.
+    """
+    return packet.id if packet.id is not None and _UUID7.fullmatch(packet.id) else ""
+
+
+_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 
 
 @lru_cache(maxsize=64)  # a newcomer is announced to every subscriber of the topic

@@ -13,7 +13,7 @@ class RelayClient(WebSocketClient):
 
     protocol = "topic_relay"
     path = "/relay"
-    OWN: ClassVar[frozenset[str]] = frozenset({"type", "topic", "src", "dst", "error"})
+    OWN: ClassVar[frozenset[str]] = frozenset({"type", "topic", "src", "dst", "error", "trellisId"})
 
     async def subscribe(self, channel: str) -> None:
         """Subscribe to the topic *channel*."""

@@ -69,7 +69,7 @@ class Bus:
         self.on_leave: Callable[[Member], None] = lambda _session: None
         self.charge: Callable[[str, float], None] = lambda _network, _requests: None  # for what is much work
         self._log_time = LogClock(clock, 0).now if log_time is None else log_time
-        self._stamper = Stamper(ids)
+        self.stamper = Stamper(ids)
         self.submit: Take = self.take
         self.acceptance = Acceptance(ledger)
         self._members: dict[str, dict[Member, None]] = {}
@@ -285,7 +285,7 @@ class Bus:
 
     def take(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
         """Stamp, log and deliver a *run* of one protocol in one channel; the session in *origins* does not hear it."""
-        self._stamper.stamp(run, self.ledger.next_seq, self._log_time())
+        self.stamper.stamp(run, self.ledger.next_seq, self._log_time())
         self._add_refs(run)
         self.ledger.extend(run)
         self.hand_over(run, origins)
@@ -320,7 +320,7 @@ class Bus:
             self.metrics.undeliverable(message)
         if not receivers:
             return 0
-        self._stamper.stamp_direct(message, next(self._directs), self._log_time())
+        self.stamper.stamp_direct(message, next(self._directs), self._log_time())
         for id in message.ids:
             self._direct_ids[id] = message.time + DIRECT_ID_LIFETIME, len(receivers)
         self.presence.tell_arrival(message.channel, message.sender.number)

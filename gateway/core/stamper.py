@@ -48,6 +48,10 @@ class Stamper:
                 message.id, message.id_has_seq = head + seq.to_bytes(6).hex(), True
             seq += 1
 
+    def made(self, id: str) -> bool:
+        """Whether *id* is one of this gateway."""
+        return self._ids.seq(id) is not None
+
     def stamp_direct(self, message: Message, number: int, now: int) -> None:
         """Give *message*, which is not logged, the time *now*, and an id that contains *number* if it has none."""
         message.time = now

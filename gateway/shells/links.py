@@ -1,8 +1,8 @@
 """Outgoing connections: the gateway dials them, runs them like any other, and dials again when they end.
 
-A link is a session over a TCP or TLS wire (`gateway.adapter.OutboundLink`); its adapter decides what it sends. The
-delay between two attempts doubles up to `MAX_RETRY_SECONDS`, with random jitter, so that many gateways do not
-reconnect to one at the same moment. A connection that lasted `STABLE_SECONDS` resets the delay.
+A link is a session over TCP or TLS, or a WebSocket on either (`gateway.adapter.OutboundLink`); its adapter decides what
+it sends. The delay between two attempts doubles up to `MAX_RETRY_SECONDS`, with random jitter, so that many gateways do
+not reconnect to one at the same moment. A connection that lasted `STABLE_SECONDS` resets the delay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from anyio.abc import ByteStream, SocketAttribute
 from gateway.adapter import OutboundLink
 from gateway.core.session import Session
 
-from .serve import DISCONNECTED, HANDSHAKE_SECONDS, StreamWire, enable_keepalive, serve
+from .client_websocket import open_websocket
+from .serve import DISCONNECTED, HANDSHAKE_SECONDS, StreamWire, Wire, enable_keepalive, serve
 
 FIRST_RETRY_SECONDS = 1.0  # until the second attempt, as in the Arbor relay
 MAX_RETRY_SECONDS = 60.0  # between two attempts
@@ -89,11 +90,12 @@ class Dialler:
         try:
             with anyio.fail_after(HANDSHAKE_SECONDS):
                 stream = await self._connect()
+                wire = await self._open(stream)
         except (*DISCONNECTED, TimeoutError, ssl.SSLError, ssl.CertificateError) as error:
             self._error = describe_error(error)
             return
         try:
-            await self._serve(stream)
+            await self._serve(stream, wire)
         except* Exception as error:  # a bug in one session must not affect the others, even during shutdown
             logger.exception("a link failed; the others go on", address=self.link.name)
             self._error = repr(error)
@@ -102,13 +104,20 @@ class Dialler:
             with anyio.CancelScope(shield=True), suppress(*DISCONNECTED):
                 await anyio.aclose_forcefully(stream)
 
-    async def _serve(self, stream: ByteStream) -> None:
+    async def _open(self, stream: ByteStream) -> Wire:
+        """The wire on a connected *stream*."""
+        link = self.link
+        if link.path is None:
+            return StreamWire(stream)
+        return await open_websocket(stream, f"{'wss' if link.tls else 'ws'}://{_host(link)}:{link.port}{link.path}")
+
+    async def _serve(self, stream: ByteStream, wire: Wire) -> None:
         enable_keepalive(stream.extra(SocketAttribute.raw_socket))
         session = self._session = self.link.open()
         self._since, self._error = self._clock(), ""
         self._connects += 1
         logger.info("a link is up", protocol=self.protocol, address=self.link.name)
-        await serve(session, StreamWire(stream))
+        await serve(session, wire)
         self._error = "the other side hung up" if session.closing is None else session.closing.reason
 
     async def _connect(self) -> ByteStream:
@@ -122,6 +131,11 @@ class Dialler:
         return await anyio.connect_tcp(
             link.host, link.port, tls=True, ssl_context=context, tls_hostname=link.host, tls_standard_compatible=False
         )
+
+
+def _host(link: OutboundLink) -> str:
+    """The host as URLs have it."""
+    return f"[{link.host}]" if ":" in link.host else link.host
 
 
 def retry_seconds(failures: int) -> float:

@@ -1,0 +1,166 @@
+"""A link to a topic relay elsewhere: what it asks, sends, believes and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from adapters.topic_relay import TopicRelayAdapter, link
+from adapters.topic_relay.link import KEEPALIVE_MS, RelayLink
+from adapters.topic_relay.peers import RelayPeer
+
+from .conftest import Relay
+
+URL = "ws://relay.example:8080"
+ID = "0190b3c2-1111-7abc-8def-{:012d}"
+
+settings: Any = TopicRelayAdapter.settings  # peers as a file has them
+
+Dial = Callable[..., tuple[Relay, RelayLink]]
+
+
+@pytest.fixture
+def dial() -> Dial:
+    """A gateway's inside, and its link for these channels."""
+
+    def dial(*channels: str, direction: str = "both", **options: Any) -> tuple[Relay, RelayLink]:
+        relay = Relay(peers=[{"url": URL, "channels": channels, "direction": direction}], **options)
+        (outbound,) = relay.adapter.links()
+        session = outbound.open()
+        assert isinstance(session, RelayLink)
+        return relay, session
+
+    return dial
+
+
+def said(topic: str, **fields: Any) -> bytes:
+    return json.dumps({"type": 6, "topic": topic, "src": 7, **fields}).encode()
+
+
+def test_it_asks_for_topics_and_sends_with_ids(dial: Dial) -> None:
+    relay, session = dial("talk", "news/*")
+    assert relay.packets(session) == [{"type": 2, "topic": "talk", "trellisId": True}]
+    relay.bus.channels.register("news/today")
+    relay.bus.channels.register("newsletter")
+    session.tick(relay.bus.clock())
+    assert relay.packets(session) == [{"type": 2, "topic": "news/today", "trellisId": True}]
+    message = relay.stranger("other").says("talk", b'{"content":"hi","src":5}')
+    assert relay.packets(session) == [
+        {
+            "type": 6,
+            "topic": "talk",
+            "src": message.sender.number,
+            "json": {"content": "hi", "src": 5},
+            "trellisId": message.id,
+        }
+    ]
+    relay.stranger("y").says("talker", b"1")
+    assert relay.packets(session) == []
+
+
+def test_a_link_of_another_gateway_gets_ids_and_others_do_not(dial: Dial) -> None:
+    relay, _ = dial("x")
+    gateway, plain = relay.open(), relay.open()
+    relay.ask(gateway, '{"type":2,"topic":"t","trellisId":true}')
+    relay.ask(plain, '{"type":2,"topic":"t"}')
+    stranger = relay.stranger()
+    relay.packets(gateway), relay.packets(plain)
+    message = stranger.says("t", b'{"content":"hi"}')
+    (with_id,), (without_id,) = relay.packets(gateway), relay.packets(plain)
+    assert with_id == {**without_id, "trellisId": message.id}
+    assert "trellisId" not in without_id
+
+
+def test_copies_go_no_further(dial: Dial) -> None:
+    relay, session = dial("t")
+    listener = relay.stranger()
+    session.receive_data(said("t", content="one", trellisId=ID.format(1)))
+    session.receive_data(said("t", content="one", trellisId=ID.format(1)))
+    client = relay.open()
+    client.receive_data(said("t", content="one", trellisId=ID.format(1)))
+    assert [(m.id, json.loads(m.content)) for m in listener.heard] == [(ID.format(1), {"content": "one"})]
+    client.receive_data(said("t", content="two", trellisId=ID.format(2)))
+    assert listener.heard[-1].id == ID.format(2)
+    assert relay.packets(session)[-1]["trellisId"] == ID.format(2)
+
+
+def test_senders_beyond_a_bound_share_a_number(dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "MAX_SENDERS", 3)
+    relay, session = dial("t")
+    listener = relay.stranger()
+    for source in (0, 1, 2, 3, 4, 1, "x", True, None):
+        session.receive_data(said("t", content=1) if source is None else said("t", **{"src": source}))
+    numbers = [message.sender.number for message in listener.heard]
+    assert len(set(numbers[:3])) == 3
+    assert set(numbers[3:5]) == {session.peer.number}
+    assert numbers[5] == numbers[1]
+    assert set(numbers[6:]) == {session.peer.number}
+
+
+def test_what_was_not_asked_for_is_not_published(dial: Dial) -> None:
+    relay, session = dial("t", direction="out")
+    listener = relay.stranger()
+    assert relay.packets(session) == []
+    hostile = [
+        said("t"),
+        said("other"),
+        b'{"type":4,"topic":"t","src":1,"dst":0,"content":"direct"}',
+        b'{"error":"InvalidJSON"}',
+        b'{"type":7,"topic":"t","src":9}',
+        b"\xff",
+        b"[]",
+    ]
+    for data in hostile:
+        session.receive_data(data)
+    assert (listener.heard, session.closing) == ([], None)
+    assert relay.packets(session) == [], "a client answers nothing"
+
+
+def test_an_idle_link_says_something_now_and_then(dial: Dial) -> None:
+    relay, session = dial("t", direction="out")
+    session.tick(relay.bus.clock() + KEEPALIVE_MS)
+    assert relay.packets(session) == [{"type": 0, "topic": "keep-alive"}]
+    session.tick(relay.bus.clock() + KEEPALIVE_MS + 1)
+    assert relay.packets(session) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": "http://x", "channels": ["a"]},
+        {"url": "ws://", "channels": ["a"]},
+        {"url": "ws://x:0", "channels": ["a"]},
+        {"url": "ws://x:99999", "channels": ["a"]},
+        {"url": "ws://u:p@x", "channels": ["a"]},
+        {"url": URL, "channels": []},
+        {"url": URL, "channels": [""]},
+        {"url": URL, "channels": ["a\n"]},
+        {"url": URL, "channels": ["a"], "direction": "sideways"},
+        {"url": URL},
+    ],
+)
+def test_wrong_peers_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        RelayPeer(**wrong)
+
+
+def test_one_url_has_one_table() -> None:
+    peer = {"url": URL, "channels": ["a"]}
+    with pytest.raises(ValidationError, match="the same url twice"):
+        settings(peers=[peer, peer])
+
+
+def test_an_address_becomes_a_dialled_websocket() -> None:
+    home: Any = None
+    for url, host, port, tls, path in (
+        ("ws://a.example", "a.example", 80, False, "/"),
+        ("wss://a.example/relay?key=k", "a.example", 443, True, "/relay?key=k"),
+        ("ws://[::1]:9/x", "::1", 9, False, "/x"),
+    ):
+        adapter = TopicRelayAdapter(settings(peers=[{"url": url, "channels": ["*"]}]), home)
+        (found,) = adapter.links()
+        assert (found.host, found.port, found.tls, found.path) == (host, port, tls, path)
