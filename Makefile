@@ -11,9 +11,11 @@ READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 DOCS := $(VENV)/.docs
 
-.PHONY: env run test quick coverage check format bench bench-compare fuzz soak attacks demo docs pipeline lock audit clean
+.PHONY: env install run test quick coverage check format bench bench-compare fuzz soak attacks demo docs pipeline lock audit clean
 
 env: $(READY)
+
+install: $(RUNS)
 
 # The gateway alone: a quarter of what the tests need, so that it runs soon after the repository was cloned.
 $(RUNS): requirements-run.lock requirements-build.lock pyproject.toml
@@ -39,13 +41,13 @@ $(DOCS): $(READY) requirements-docs.lock
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
 
-run: $(RUNS)
+run: install
 	$(BIN)/trellis serve
 
 pipeline: $(SPARK)
 	$(BIN)/trellis pipeline all --source log:trellis-data
 
-demo: $(RUNS)
+demo: install
 	$(BIN)/trellis demo
 
 test: $(SPARK)

@@ -89,7 +89,7 @@ def test_every_lock_is_audited() -> None:
     assert locks == locks_of("audit") >= {"requirements.lock", "requirements-docs.lock"}
 
 
-@pytest.mark.parametrize("target", ["run", "demo"])
+@pytest.mark.parametrize("target", ["install", "run", "demo"])
 def test_a_newcomer_waits_for_what_a_gateway_needs_and_no_longer(target: str, tmp_path: Path) -> None:
     """The tools for tests are four times as large."""
     assert locks_of(target, f"VENV={tmp_path}") == {"requirements-run.lock", "requirements-build.lock"}
