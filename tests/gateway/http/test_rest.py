@@ -30,7 +30,7 @@ from gateway.core.message import Message
 from gateway.http import bodies, bulk, explanations, keys, media, operations, rest, traces
 from gateway.http.bulk import LineSplitter
 from gateway.http.publish import Publisher
-from gateway.storage import log
+from gateway.storage import index, log
 from gateway.webhooks import routes
 
 PATIENCE = 60.0
@@ -589,13 +589,20 @@ def test_a_full_disk_is_503(local: Any, http: httpx.Client) -> None:
     say(http)
 
 
-def test_a_damaged_index_is_not_ready_until_it_is_made_anew(local: Any, http: httpx.Client) -> None:
+def test_a_damaged_index_is_not_ready_until_it_is_made_anew(
+    local: Any, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle, resumed = threading.Event(), threading.Event()
+    local.call(lambda: local.gateway.index.submit(idle.set))
+    assert idle.wait(PATIENCE)
+    monkeypatch.setattr(index, "sleep", lambda _seconds: resumed.wait(PATIENCE))  # after a batch it would rebuild
     say(http)
     assert http.get("/readyz").status_code == 200
     local.gateway.index._tables.damage = "bad page"  # as a read that fails says
     response = http.get("/readyz")
     assert (response.status_code, "bad page" in response.json()["status"]) == (503, True)
     problem(http.get(LOBBY), 503)
+    resumed.set()
     local.gateway.index.rebuild()
     assert http.get("/readyz").status_code == 200
     assert len(http.get(LOBBY).json()["messages"]) == 1
