@@ -66,21 +66,26 @@ class Segment:
 
 
 def sealed(directory: Path, known: Container[int] = (), covered: spans.Spans = NO_SPANS) -> Iterator[Segment]:
-    """Yield the sealed segments in *directory* whose keys are not *known*, in order.
+    """Yield the sealed segments in *directory* that were not read, in order.
 
-    The front is left out as well if all of its sequences are *covered*.
+    A segment was read if its key is *known* and its sequences are *covered*: another gateway of a cluster may have one
+    that begins at the same sequence and is longer. The front was read if either is so.
     """
     for path, first, end in archive.sealed_segments(directory):
-        key = -end if is_front(path) else first
-        if key not in known and (key > 0 or spans.minus([[first, end - 1]], covered)):
-            with suppress(FileNotFoundError):  # retired meanwhile: the next run finds its facts
-                yield _inspect(path, first, end)
+        front = is_front(path)
+        was_known, is_covered = (-end if front else first) in known, not spans.minus([[first, end - 1]], covered)
+        if (was_known or is_covered) if front else (was_known and is_covered):
+            continue
+        with suppress(FileNotFoundError):  # retired meanwhile: the next run finds its facts
+            segment = _inspect(path, first, end)
+            if not was_known or spans.minus([[first, segment.last]], covered):
+                yield segment
 
 
 def find_new(
     directory: Path, known: Container[int], limit_bytes: int, limit_segments: int, covered: spans.Spans = NO_SPANS
 ) -> list[Segment]:
-    """Return the first segments that are neither *known* nor *covered*, within the limits but at least one."""
+    """Return the first segments that were not read, as `sealed` finds them, within the limits but at least one."""
     chosen: list[Segment] = []
     size = 0
     for segment in sealed(directory, known, covered):

@@ -332,6 +332,20 @@ def test_another_gateways_log_goes_beside_the_first(make_run: MakeRun, log: Path
     assert {row[0] for row in rows(run)} == {GATEWAY, "beef"}
 
 
+def test_any_gateways_log_of_a_cluster_is_the_source(make_run: MakeRun, log: Path, tmp_path: Path) -> None:
+    """All have the same lines, in segments that end where they like; one is replaced by another at any time."""
+    told = lines(talk(400))
+    logs = [(log, 40, 120), (tmp_path / "longer", 80, 200), (tmp_path / "odd", 33, 300), (tmp_path / "one", 400, 400)]
+    for directory, each, until in logs:
+        write(directory, told[:until], each=each)
+        run = make_run(source=LogSource(directory))
+        assert ingest.run(run) == 1
+        assert rows(run) == expected(told[:until])
+        assert ingest.run(run) == 0
+    assert ingest.run(make_run(source=LogSource(log))) == 0
+    assert rows(run, REJECTS) == []
+
+
 def test_a_log_that_nobody_owns_is_refused(make_run: MakeRun, log: Path) -> None:
     with pytest.raises(PipelineError, match="no log"):
         ingest.run(make_run())
