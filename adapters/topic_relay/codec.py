@@ -156,7 +156,8 @@ class Shape:
 
     def read_run(self, messages: Sequence[bytes], at: int) -> list[Broadcast]:
         """The broadcasts of this shape from *at* on, up to the first packet that `read` cannot read."""
-        head, tail, read, broadcasts = self.head, self.tail, self.read, list[Broadcast]()
+        head, tail, read = self.head, self.tail, self.read
+        broadcasts: list[Broadcast] = []
         for index in range(at, len(messages)):
             text = messages[index]
             if not (text.startswith(head) and text.endswith(tail)) or (found := read(text)) is None:

@@ -134,7 +134,7 @@ class Outbox:
         """`put` finished *forms* into all *outboxes*, none into that of its origin; return the number of deliveries."""
         size, count = sum(map(len, forms)), len(forms) * len(outboxes)
         others = _forms_of_others(forms, origins)
-        overfull = list[Outbox]()  # closed once all outboxes have the forms, as adapters' code runs then
+        overfull: list[Outbox] = []  # closed once all outboxes have the forms, as adapters' code runs then
         for outbox in outboxes:
             theirs, added = forms, size
             if outbox in others:

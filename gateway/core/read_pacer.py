@@ -164,7 +164,7 @@ class ReadPacer:
     def record_published(self, run: Sequence[Message]) -> None:
         """Charge the senders of an accepted *run* for its bytes, from whatever network they are connected."""
         if self._bytes is not None:
-            sizes = defaultdict[int, int](int)
+            sizes: dict[int, int] = defaultdict(int)
             for message in run:
                 sizes[message.sender.number] += len(message.content)
             for number, size in sizes.items():

@@ -136,7 +136,8 @@ class Log:
 
         Their `seq`s must be `next_seq` and those that follow; `ValueError` if not.
         """
-        time, seq, lines = self._time, self.next_seq, list[bytes]()
+        time, seq = self._time, self.next_seq
+        lines: list[bytes] = []  # `list[bytes]()` takes 0.8 us
         for entry in entries:
             if entry.seq != seq:
                 raise ValueError(f"record {seq} comes next, not {entry.seq}")
@@ -233,7 +234,8 @@ class Log:
 
     def _commit(self) -> None:
         """Write and sync everything that is queued, retrying until it succeeds; after `close`, for a moment only."""
-        entries, lines = list[Entry](), list[bytes]()
+        entries: list[Entry] = []
+        lines: list[bytes] = []
         for _ in range(len(self._queue)):
             more, theirs = self._queue.popleft()
             entries += more

@@ -352,7 +352,7 @@ class Lookup:
 
     def _chosen_ids(self, entries: Iterable[Entry]) -> list[tuple[str, int]]:
         """The ids from which the sequence does not follow, of each of *entries*, with its sequence."""
-        found = list[tuple[str, int]]()
+        found: list[tuple[str, int]] = []
         for entry in entries:
             if not isinstance(entry, Message):
                 continue
