@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from hashlib import sha256
 
 import anyio
 import sniffio
@@ -16,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapters import ADAPTERS
+from gateway.core.bounded import BoundedMap
 from gateway.core.errors import OperatorError, RequestError
 from gateway.core.message import REST
 from gateway.core.session import Session
@@ -48,6 +50,7 @@ from .worker import Post
 logger = structlog.get_logger("trellis")
 
 RAW_PATHS = ("/v1/", "/api/v1/")  # names in these paths may contain an encoded slash; their handlers check the caller
+MAX_KNOWN = 65_536
 READING = ("GET", "HEAD", "OPTIONS")  # methods that log nothing
 HEALTH = ("/healthz", "/readyz")  # for health checks, which may use any name of the machine as the host
 
@@ -166,10 +169,11 @@ class TurnTaking:
     def __init__(self, app: ASGIApp, membership: Membership) -> None:
         self._app = app
         self._membership = membership
+        self._known = BoundedMap[bytes, None](MAX_KNOWN)  # credentials whose sender has a number
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait, and keep the turn for a moment, so that the handler still has it."""
-        if scope["type"] == "http" and scope["method"] not in READING and scope["path"] not in HEALTH:
+        if scope["type"] == "http" and scope["path"] not in HEALTH and self._may_log(scope):
             await self._membership.until_acting()
             with self._membership.keeping() as done:
 
@@ -182,6 +186,17 @@ class TurnTaking:
             if scope["type"] == "websocket":  # its key may get a number
                 await self._membership.until_acting()
             await self._app(scope, receive, send)
+
+    def _may_log(self, scope: Scope) -> bool:
+        """Whether the request may log something; one that reads does where its key is used for the first time."""
+        if scope["method"] not in READING:
+            return True
+        query: bytes = scope["query_string"]
+        shown = dict(scope["headers"]).get(b"authorization") or (query if b"key=" in query else b"")
+        if not shown or (digest := sha256(shown).digest()) in self._known:
+            return False
+        self._known[digest] = None
+        return True
 
 
 class RawPaths:

@@ -49,6 +49,11 @@ class OfflineGateway:
 @contextmanager
 def open_offline(settings: Settings, adapters: Adapters) -> Iterator[OfflineGateway]:
     """Open the data directory of *settings* without a server; raise `DataDirectoryInUse` if one runs there."""
+    if settings.cluster.url:
+        raise CommandError(
+            "the gateway is a member of a cluster (cluster.url), whose log grows only while it runs: publish over "
+            "REST instead"
+        )
     logs.configure(settings.log_format, settings.log_level)
     here = OfflineGateway(settings, adapters)
     try:

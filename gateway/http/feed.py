@@ -49,6 +49,7 @@ class Feed:
         self._by_channel: dict[str, list[Subscription]] = {}
         self._by_prefix: dict[str, list[Subscription]] = {}
         self._replaying: OrderedDict[Subscription, Replay] = OrderedDict()
+        self._furthest = 0  # the last sequence that a client had seen when it subscribed
         self._unsynced: deque[Message] = deque()  # brought by the bus, in order, and not on disk yet
 
     # Subscriptions
@@ -59,7 +60,10 @@ class Feed:
         The session must be subscribed on the bus already, in the same turn of the loop.
         """
         last = self._gateway.log.next_seq - 1
-        added = Subscription(selection, last if after is None else min(after, last))
+        if after is None or (after > last and self._gateway.membership is None):
+            after = last  # in a cluster the client may have seen what this gateway has not taken yet
+        self._furthest = max(self._furthest, after)
+        added = Subscription(selection, after)
         for places, names in ((self._by_channel, selection.channels), (self._by_prefix, selection.prefixes)):
             for name in names:
                 places.setdefault(name, []).append(added)
@@ -139,8 +143,8 @@ class Feed:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a subscription still gets what it missed."""
-        return bool(self._replaying)
+        """Whether a subscription still gets what it missed, or has seen more than this gateway has."""
+        return bool(self._replaying) or self._furthest >= self._gateway.log.next_seq
 
     @property
     def ready(self) -> bool:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +21,7 @@ from adapters.sprout.forest import forest
 from adapters.sprout.forest.validate import EXPIRATION, expiration
 from adapters.sprout.wire import base64url
 from gateway import runtime
+from gateway.core.message import LATE_AFTER
 from gateway.http.media import parse_content
 from gateway.http.publish import Publisher
 from tests.adapters.streamr.conftest import Publisher as Signer
@@ -260,6 +261,25 @@ def test_two_gateways_write_the_same_lines(walk_from: Callable[[int], Walk], see
     assert len(one) == len(other) == walk.stream.records()
     again = [key for key, times in Counter(map(what, one)).items() if key is not None and times > 1]
     assert not again, "nothing is logged twice"
+    records = [json.loads(line) for line in one]
+    assert not broken_links(records)
+    peers = [each for each in records if each["kind"] == "peer" and "sender" in each]
+    known = {(each["peer"], each["protocol"], each["sender"]) for each in peers}
+    assert len(known) == len({each[0] for each in known}) == len({each[1:] for each in known})
+
+
+def broken_links(records: Iterable[dict[str, Any]]) -> list[int]:
+    """The sequences of messages that do not follow the one before of their sender, as readers in Streamr need it."""
+    broken, heads = [], dict[tuple[Any, ...], list[int]]()
+    for each in records:
+        link = each.get("refs", {}).get("streamr")
+        if link is None or each.get("timestamp", each["time"]) < each["time"] - LATE_AFTER:
+            continue
+        chain = each["channel"], each["peer"], each["protocol"]
+        if link[2:4] != heads.get(chain, []):
+            broken.append(each["seq"])
+        heads[chain] = link[:2]
+    return broken
 
 
 def what(line: bytes) -> tuple[Any, ...] | None:

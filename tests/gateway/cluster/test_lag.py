@@ -1,0 +1,77 @@
+"""A client goes on at a gateway that has not taken yet what it has seen at another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import Request
+
+from gateway.core.message import Message
+from gateway.http.callers import Caller
+from gateway.http.events import EventSession
+from gateway.http.selection import Selection
+from tests.properties.cluster import Node, Stream, copy_of, next_seq
+from tests.properties.house import template
+from tests.properties.parties import RestParty
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+    folders = [copy_of(template(), tmp_path / name) for name in "ab"]
+    stream = Stream(next_seq(folders[0]))
+    nodes = [Node(stream, folder) for folder in folders]
+    yield nodes
+    for node in nodes:
+        node.stop()
+
+
+def shown(session: EventSession) -> bytes:
+    data = b""
+    while part := session.data_to_send():
+        data += b"".join(part)
+    return data
+
+
+def test_what_was_seen_elsewhere_is_not_told_again(nodes: list[Node]) -> None:
+    one, other = nodes
+    one.catch_up()
+    program = RestParty(one.house)
+    program.say("lobby", "seen at one")
+    one.house.settle(synced=True)
+    seen = one.house.gateway.log.synced_seq
+    assert other.house.gateway.log.next_seq <= seen, "it is behind"
+    caller = Caller(other.house.gateway, Request({"type": "http", "headers": [], "client": ("127.0.0.1", 1)}))
+    session = EventSession(other.house.gateway, caller, Selection(("lobby",)), seen)
+    assert not session.has_caught_up
+    program.say("lobby", "new")
+    one.house.settle(synced=True)
+    other.link.pump()
+    other.catch_up()
+    other.house.settle(synced=True)
+    told = shown(session)
+    assert b"new" in told
+    assert b"seen at one" not in told
+    assert session.has_caught_up
+    session.receive_eof()
+
+
+def test_nothing_is_written_or_accepted_before_the_stream_has_it(nodes: list[Node]) -> None:
+    one, other = nodes
+    one.catch_up()
+    one.house.settle(synced=True)
+    before, accepted = one.lines(), list[bool]()
+    log, bus = one.house.gateway.log, one.house.gateway.bus
+    message = Message("lobby", bus.peers.identity("rest", "ann"), "rest", b'"hi"')
+    bus.publish(message)
+    bus.acceptance.when_accepted(message, lambda: accepted.append(True))
+    assert message.seq
+    assert (log.unsynced_bytes, one.lines(), accepted) == (0, before, [])
+    one.link.pump()
+    one.house.settle(synced=True)
+    assert accepted == [True]
+    assert b'"hi"' in one.lines()[-1]
+    other.catch_up()
+    other.house.settle(synced=True)
+    assert other.lines()[: len(one.lines())] == one.lines()
