@@ -30,8 +30,8 @@ class Subscription(AsyncIterator[Event], AsyncResource):
     """The events of *channels* and of those that match *patterns*, on one connection.
 
     `TrellisClient.subscribe` makes it, and `aclose` or the end of its context ends it. `last` is the sequence after
-    which the next connection continues, in all channels. If `__anext__` is cancelled, the connection is given up, and
-    the next call opens another.
+    which it continues, in all channels: that of the last message that it has returned. If `__anext__` is cancelled, the
+    connection is given up, and the next call opens another.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Subscription(AsyncIterator[Event], AsyncResource):
         self._present: dict[str, dict[int, Peer]] = {}  # by channel
         self._transport = transport
         self._on_close = on_close
-        self._events: deque[Event] = deque()
+        self._received: deque[tuple[int | None, Event | None]] = deque()  # the sequence to resume after, and the event
         self._connection: _Connection | None = None
         self._closed = False
         self._first_attempts: Backoff | None = None
@@ -77,7 +77,7 @@ class Subscription(AsyncIterator[Event], AsyncResource):
         Raises `Refused` if the gateway refuses the subscription for good, and `Unreachable` only if there has been no
         connection yet.
         """
-        while not self._events:
+        while (event := self._next()) is None:
             if self._closed:
                 raise StopAsyncIteration
             try:
@@ -88,7 +88,18 @@ class Subscription(AsyncIterator[Event], AsyncResource):
                 if not error.temporary:
                     raise
                 self._interrupt(error)
-        return self._events.popleft()
+        return event
+
+    def _next(self) -> Event | None:
+        """Return the next event that was received; `last` and `peers` are those after it, whatever came with it."""
+        while self._received:
+            sequence, event = self._received.popleft()
+            if sequence is not None:
+                self.last = sequence
+            if event is not None:
+                self._note(event)
+                return event
+        return None
 
     async def _receive(self) -> None:
         """Read what comes next; connect if there is no connection."""
@@ -109,11 +120,7 @@ class Subscription(AsyncIterator[Event], AsyncResource):
             await self._disconnect()
             raise Unreachable(f"{ENDED}: {reason}" if reason not in ("", PING) else ENDED)
         for received in self._connection.reader.receive_data(data):
-            if received.id:
-                self.last = int(received.id)
-            if (event := parse(received)) is not None:
-                self._note(event)
-                self._events.append(event)
+            self._received.append((int(received.id) if received.id else None, parse(received)))
 
     def _path(self) -> str:
         if len(self.channels) == 1 and not self.patterns:
@@ -145,7 +152,8 @@ class Subscription(AsyncIterator[Event], AsyncResource):
             raise error
         else:
             self._delay = delay
-        self._events.append(Interrupted(error.detail if isinstance(error, Refused) else str(error), self._delay))
+        reason = error.detail if isinstance(error, Refused) else str(error)
+        self._received.append((None, Interrupted(reason, self._delay)))
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -120,6 +120,17 @@ async def test_a_subscription_knows_who_is_in_each_of_its_channels(server: Serve
         assert events.peers == {}
 
 
+async def test_the_place_to_continue_is_behind_what_was_returned_and_not_behind_what_has_arrived(
+    server: Server, channel: str
+) -> None:
+    """Messages arrive several at a time; a program that stores its place after each of them loses none."""
+    async with TrellisClient(server.http) as trellis:
+        said = [receipt.sequence async for receipt in trellis.publish_many(channel, range(5))]  # type: ignore[union-attr]
+        async with trellis.subscribe(channel, after=said[0] - 1) as events:
+            for sequence in said:
+                assert (await until(events, Message)).sequence == events.last == sequence
+
+
 async def test_a_cancelled_wait_misses_nothing(server: Server, channel: str) -> None:
     async with TrellisClient(server.http) as trellis, trellis.subscribe(channel) as events:
         await until(events, Welcome)
