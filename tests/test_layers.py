@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -92,6 +93,7 @@ CIRCLES: list[list[str]] = []
 NAMED_TWICE = {"Presence", "Subscribe", "Unsubscribe"}
 
 
+@cache
 def paths(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
@@ -113,18 +115,23 @@ OURS = {name_of(path): path for folder in ("gateway", "adapters", "pipeline") fo
 
 
 @cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of the module at *path*, which is parsed once; the module itself is the first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
 def imports(path: Path, *, types: bool = False) -> frozenset[str]:
     """The full name of every module that *path* imports when it runs; with *types* also those for its types alone."""
-    tree = ast.parse(path.read_text())
     package = package_of(path).split(".")
     left_out = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes(path)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not types
         for inner in ast.walk(node)
     }
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if id(node) in left_out:
             continue
         if isinstance(node, ast.Import):
@@ -228,11 +235,11 @@ def own_tables() -> frozenset[str]:
     return names
 
 
-def texts(tree: ast.AST) -> list[str]:
+def texts(tree: tuple[ast.AST, ...]) -> list[str]:
     """Every string in *tree* but docstrings; what is put into an f-string is a question mark."""
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    docstrings = {id(node.value) for node in tree if isinstance(node, ast.Expr)}
     found = []
-    for node in ast.walk(tree):
+    for node in tree:
         match node:
             case ast.Constant(value=str(text)) if id(node) not in docstrings:
                 found.append(text)
@@ -250,9 +257,8 @@ def test_only_the_storage_names_its_tables() -> None:
     for path in [*modules("adapters"), *modules("gateway")]:
         if within(name_of(path), "gateway.storage"):
             continue
-        tree = ast.parse(path.read_text())
-        said = [text for text in texts(tree) if SQL.search(text) and word.search(text)]
-        for node in ast.walk(tree):
+        said = [text for text in texts(nodes(path)) if SQL.search(text) and word.search(text)]
+        for node in nodes(path):
             match node:
                 case ast.Call(func=ast.Name(id="Row"), args=[ast.Constant(value=table), *_]) if table in names:
                     said.append(f"Row({table!r})")
@@ -285,7 +291,7 @@ def test_the_pipeline_shares_only_what_is_pure(path: Path) -> None:
 def test_imports_are_spelled_in_one_way() -> None:
     """What is in one's own folder by one dot, everything else by its full name."""
     for path in [*paths("gateway"), *paths("adapters")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if not isinstance(node, ast.ImportFrom):
                 continue
             source = node.module or ""
@@ -306,7 +312,7 @@ def test_a_function_fits_a_screen(folder: str) -> None:
     long = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines"
         for path in paths(folder)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if (lines := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
     ]
@@ -316,7 +322,7 @@ def test_a_function_fits_a_screen(folder: str) -> None:
 def test_each_folder_says_what_is_in_it() -> None:
     for name, path in OURS.items():
         if path.name == "__init__.py":
-            assert (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0].endswith("."), name
+            assert (ast.get_docstring(cast(ast.Module, nodes(path)[0])) or "").split("\n")[0].endswith("."), name
 
 
 def test_tests_stand_where_what_they_test_stands() -> None:
