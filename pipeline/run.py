@@ -74,7 +74,9 @@ def check_batches(run: Run, job: str, state: State) -> None:
 
     The row of its last batch is added if the job ended before that.
     """
-    there = run.table(BATCHES).batch_of(job)
+    table = run.table(BATCHES, job)
+    with locked(table):
+        there = table.batch_of(job)
     if there > state.batch:
         raise DamagedWarehouse(
             f"{BATCHES.name} has {there} batches of {job}, and its tables have {state.batch}: another run would write"

@@ -32,7 +32,7 @@ from pipeline.errors import DamagedWarehouse, JobLocked
 from pipeline.schemas import TableSpec
 
 from .files import File, Staged, escape_glob, finished, sync
-from .recovery import LINES, recover, sync_added, sync_version
+from .recovery import LINES, is_torn, recover, sync_added, sync_version
 from .state import KEY, SpansByGateway, State
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ HARMLESS: Final = frozenset(
 class Table:
     """One table below *warehouse*; *job* names the job that writes it, for its transactions.
 
-    Everything that reads the table raises `DamagedWarehouse` if its log is unreadable.
+    Everything that reads the table raises `DamagedWarehouse` if its log is unreadable, and without *job* also if its
+    newest commit is incomplete; with *job* that is repaired.
     """
 
     def __init__(self, warehouse: Path, spec: TableSpec, job: str = "") -> None:
@@ -226,11 +227,17 @@ class Table:
             elif (self.path / LOG).is_dir():
                 if self._job:
                     recover(self.path / LOG)
+                elif is_torn(self.path / LOG):
+                    raise DamagedWarehouse(
+                        f"{self.path}: the newest commit is incomplete, as a power failure leaves it;"
+                        f" trellis pipeline {self.spec.job or 'ingest'} repairs the table"
+                    )
                 if DeltaTable.is_deltatable(self._uri):
                     self._opened = DeltaTable(self._uri)
                     self._durable = self._opened.version()
         except DeltaError as error:
-            raise DamagedWarehouse(f"{self.path / LOG} cannot be read: {error}") from None
+            reason = str(error).partition("\n")[0]  # a trace of the library's follows
+            raise DamagedWarehouse(f"{self.path / LOG} cannot be read: {reason}") from None
         return self._opened
 
     def _open(self) -> DeltaTable:

@@ -30,7 +30,7 @@ Actions = list[dict[str, Any]]
 
 def recover(log: Path) -> None:
     """Remove the newest commit and the newest checkpoint in *log* if they are incomplete; sync them if not."""
-    newest = max(filter(_COMMIT.fullmatch, os.listdir(log)), default=None)
+    newest = _newest(log)
     if newest is None:
         return
     version = int(newest[:20])
@@ -46,6 +46,12 @@ def recover(log: Path) -> None:
         _remove(log, HINT)
 
 
+def is_torn(log: Path) -> bool:
+    """Whether `recover` would remove the newest commit in *log*, which therefore must not be read."""
+    newest = _newest(log)
+    return newest is not None and not _is_whole(log / newest)
+
+
 def sync_version(log: Path, version: int) -> None:
     """Wait until the commit *version* in *log*, and a checkpoint that was made with it, are on the disk."""
     for name in (f"{version:020d}.json", _checkpoint(version), HINT):
@@ -59,6 +65,10 @@ def sync_added(log: Path, version: int) -> None:
     for path, _ in _added(log, _actions(log / f"{version:020d}.json")):
         sync(path)
     sync(log.parent)
+
+
+def _newest(log: Path) -> str | None:
+    return max(filter(_COMMIT.fullmatch, os.listdir(log)), default=None)
 
 
 def _checkpoint(version: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.schemas import TOPIC_PACKETS, TableSpec
+from pipeline.errors import DamagedWarehouse
+from pipeline.run import Run, check_batches
+from pipeline.schemas import BATCHES, TOPIC_PACKETS, TableSpec
 from pipeline.sinks import delta, files, recovery
 from pipeline.sinks.delta import LOG, Table
 from pipeline.sinks.files import sync
@@ -131,6 +134,27 @@ def test_everything_is_on_the_disk_before_the_next_step(tmp_path: Path, monkeypa
     assert len(commits(table)) == 53
     assert any(path.name.endswith(".checkpoint.parquet") for path in there)
     assert {*there, *folders} <= synced
+
+
+def test_who_does_not_write_a_table_reads_no_torn_commit(tmp_path: Path) -> None:
+    """Its state would say that rows are in the table that are not, and derived tables would leave them out for good."""
+    table = Table(tmp_path, TOPIC_PACKETS, "decode")
+    add(table, 1, packet(1))
+    commits(table)[-1].write_bytes(commits(table)[-1].read_bytes().splitlines(True)[0])
+    with pytest.raises(DamagedWarehouse, match="trellis pipeline decode repairs"):
+        Table(tmp_path, TOPIC_PACKETS).state()
+    add(Table(tmp_path, TOPIC_PACKETS, "decode"), 1, packet(1))
+    assert Table(tmp_path, TOPIC_PACKETS).state().rows == 1
+
+
+def test_torn_counts_of_batches_are_written_again(make_run: Callable[..., Run]) -> None:
+    run = make_run()
+    state = State(1, counts=["decode", 1, 1, 5, 5, 5, 0, 0.1])
+    check_batches(run, "decode", state)
+    table = run.table(BATCHES)
+    commits(table)[-1].write_bytes(b"{")
+    check_batches(run, "decode", state)
+    assert DeltaTable(table.path).to_pyarrow_table()["job"].to_pylist() == ["decode"]
 
 
 def test_each_commit_says_how_many_lines_it_has(tmp_path: Path) -> None:
