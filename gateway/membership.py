@@ -193,6 +193,11 @@ class Membership:
         while (call := self.link.receive(0)) is not None:
             self._run(call)
 
+    def goodbye(self) -> None:
+        """Let nobody wait for the turn any more, since the gateway stops."""
+        if not self.turn.acting:
+            self.hold("the gateway is stopping")
+
     def leave(self) -> None:
         """Give the turn up for good, and send what is not in the stream yet."""
         self.link.on_call = lambda: None
@@ -206,14 +211,15 @@ class Membership:
 
     def tick(self) -> None:
         """Note once a minute how far the log is, so that the next start reads only what follows."""
-        if self._clock() - self._saved > SAVE_SECONDS:
+        if self._clock() - self._saved > SAVE_SECONDS and not self.turn.over:
             self._saved = self._clock()
             state = self._bookmark.state(self.turn.position, self.link.place)
             self._log.when_synced(state["next_seq"] - 1, partial(self._bookmark.save, state), hurry=False)
 
     def closed(self) -> None:
-        """Note how far the log is, which was closed."""
-        self._bookmark.save(self._bookmark.state(self.turn.position, self.link.place))
+        """Note how far the log is, which was closed; who lost its turn has not taken what it read last."""
+        if not self.turn.over:
+            self._bookmark.save(self._bookmark.state(self.turn.position, self.link.place))
 
     @property
     def trouble(self) -> str | None:

@@ -333,6 +333,8 @@ class Gateway:
         self.ready = False
         systemd.notify(systemd.STOPPING)
         self.bus.gathering.publish()
+        if self.membership is not None:
+            self.membership.goodbye()
         for link in self.links:
             link.stop()
         for session in self.bus.sessions():

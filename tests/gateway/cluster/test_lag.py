@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastapi import Request
 
+from gateway.cluster.batch import Batch, encode_batch
 from gateway.core.message import Message
 from gateway.http.callers import Caller
 from gateway.http.events import EventSession
@@ -75,3 +78,29 @@ def test_nothing_is_written_or_accepted_before_the_stream_has_it(nodes: list[Nod
     other.catch_up()
     other.house.settle(synced=True)
     assert other.lines()[: len(one.lines())] == one.lines()
+
+
+def test_who_lost_its_turn_reads_again_what_it_did_not_take(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda _pid, number: killed.append(number))
+    one, other = nodes
+    one.catch_up()
+    RestParty(one.house).say("lobby", "in a turn that is over")  # it is not sent yet
+    other.link.pump()
+    place = other.turn.position
+    other.stream.entries.append(encode_batch(Batch(other.turn.me, place.number + 1, other.turn.me, place.next_seq, [])))
+    other.link.pump()
+    RestParty(other.house).say("lobby", "in the next turn")
+    other.link.pump()
+    for _ in range(2):
+        one.link.take()
+    assert (one.turn.over, killed) == (True, [signal.SIGTERM])
+    one.house.stop()
+    one.open()
+    for node in nodes:
+        node.catch_up()
+        node.house.settle(synced=True)
+    assert b"in a turn that is over" not in b"".join(one.lines())
+    assert b"in the next turn" in b"".join(one.lines())
+    shorter = min(len(one.lines()), len(other.lines()))
+    assert one.lines()[:shorter] == other.lines()[:shorter]
