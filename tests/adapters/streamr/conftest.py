@@ -24,6 +24,7 @@ from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.frames import payload
 from gateway.core.message import Message
 from gateway.core.principal import Principal
+from gateway.storage.record import decode
 
 V32 = {"controlLayerVersion": "2", "messageLayerVersion": "32"}
 
@@ -141,6 +142,12 @@ class Broker:
             self.bus.subscribe(session, channel)
         session.take()
         return session
+
+    def logged(self, channel: str) -> list[Message]:
+        """The messages of *channel* in the log, wherever the index is."""
+        self.core.sync()
+        entries = [decode(line.data) for line in self.core.segments.scan()]
+        return [entry for entry in entries if isinstance(entry, Message) and entry.channel == channel]
 
     def say(self, channel: str, content: Any, **fields: Any) -> Message:
         """What a toy says on *channel*."""

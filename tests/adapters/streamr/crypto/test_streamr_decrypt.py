@@ -138,7 +138,7 @@ def test_what_is_encrypted_is_bridged_in_plain_text_and_unchanged_to_its_own(rea
     writer.answer(who, request)
     assert heard(toy) == [{"n": 1, "é": "🌳"}, [2], "three"]
     assert reading.frames(reader) == [[2, 0, "", row] for row in rows]
-    logged = reading.core.index.unapplied("s")
+    logged = reading.logged("s")
     assert [json.loads(message.content) for message in logged] == [{"n": 1, "é": "🌳"}, [2], "three"]
     assert [json.loads(message.wire) for message in logged] == rows
     assert undecrypted(reading) == ignored(reading) == 0
@@ -181,7 +181,7 @@ def test_an_encrypted_answer_is_an_answer(reading: Any, alice: Any) -> None:
     writer = Writer(reading, alice)
     writer.publish(writer.row({"inReplyTo": first.id}))
     writer.give()
-    (_, answer) = reading.core.index.unapplied("s")
+    (_, answer) = reading.logged("s")
     assert answer.parent == first.id
 
 
@@ -269,7 +269,7 @@ def test_a_rotation_is_for_the_readers_alone_and_its_key_is_used(reading: Any, a
     assert reading.frames(elsewhere) == []
     writer.publish(writer.row(2, "k2"))
     assert heard(toy) == [1, 2]
-    assert len(reading.core.index.unapplied("s")) == 2, "a rotation is not logged"
+    assert len(reading.logged("s")) == 2, "a rotation is not logged"
     for broken in (writer.row(5, kind=32), writer.row(["k3", "00"], kind=32), writer.row(1, "k9", b"9" * 32, kind=32)):
         assert writer.publish(broken) == []
 

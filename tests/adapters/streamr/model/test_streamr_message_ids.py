@@ -58,7 +58,7 @@ def test_what_a_publisher_signed_is_named_as_the_publisher_writes_it(
     publisher = "0x" + alice.address[2:].upper()
     row = alice.message("s", {"n": 1}, broker.clock(), publisher=publisher)
     assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
-    (message,) = broker.core.index.unapplied("s")
+    (message,) = broker.logged("s")
     settle()
     for id in (row[1], [*row[1][:4], alice.address, "chain"]):
         for text in (json.dumps(id), json.dumps(id, separators=(",", ":")), json.dumps(id, indent=1)):
