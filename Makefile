@@ -92,7 +92,8 @@ attacks: env
 
 soak: $(SPARK)
 	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults tests/properties/test_direct_machine.py tests/properties/test_same_log.py \
-		tests/pipeline/test_live.py tests/pipeline/test_processes.py tests/attacks/test_fuzz_connections.py
+		tests/pipeline/test_live.py tests/pipeline/test_processes.py tests/attacks/test_fuzz_connections.py \
+		tests/gateway/cluster
 	TRELLIS_SOAK=1 $(BIN)/python -m pytest tests/test_package.py tests/test_how_to.py
 	$(BIN)/python -m tests.faults.harness --runs 1000 --jobs $(WORKERS)
 	$(BIN)/python -m tests.attacks.steady --minutes 60
