@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.core.errors import OperatorError
 
+from .places import ObjectPath, Place, local_folder, place
+
 BATCH_BYTES = 256 << 20  # of segments that become one batch, unless one alone has more
 BATCH_SEGMENTS = 2_000
 HEAP_MEGABYTES = 1024
 INTERVAL_SECONDS = 5.0  # between two polls of the source with --follow
 KEEP_HOURS = 1  # how long the files of older versions are kept
-FORMAT = 2  # of the warehouse: Delta tables, whose commits hold their `State`
+FORMAT = 2  # of the warehouse: Delta tables, whose commits hold their `TableState`
 FORMAT_FILE = "_warehouse.json"
 MANIFEST = "_manifest.json"  # of each table in format 1
 NO_PATH = frozenset("#%?")  # the package `deltalake` takes them for parts of a URL
@@ -67,6 +70,7 @@ Source = LogSource | HttpSource | GroveSource | DumpSource
 class Options:
     """Everything that a job can be told.
 
+    *warehouse* is the directory of the tables. If they are in *objects* instead, it has only locks and the report.
     *heap_megabytes* is the heap of the driver and of each executor. *publish* is the URL of the gateway on which
     statistics are published, *key* an API key for it and for the source. *query* is for the job `sql`, which prints
     rows for people, or *as_json*.
@@ -88,6 +92,12 @@ class Options:
     query: str | None = None
     as_json: bool = False
     java_options: str = ""
+    objects: ObjectPath | None = None
+
+    @property
+    def tables(self) -> Place:
+        """Where the tables are."""
+        return self.warehouse if self.objects is None else self.objects
 
 
 def source(text: str, key: str | None = None) -> Source:
@@ -109,16 +119,36 @@ def source(text: str, key: str | None = None) -> Source:
     raise BadOption(f"--source {text!r} is neither log:DIR nor http:URL (for import: grove:DIR or streamr:PATH)")
 
 
-def warehouse(text: str) -> Path:
-    """Parse the directory of the tables; raise `BadOption` for a URL of anything but a mounted file system."""
+def warehouse(text: str) -> Place:
+    """Parse the directory of the tables, or `s3a://BUCKET/PREFIX`; raise `BadOption` for a URL of anything else."""
     path = text.removeprefix("file://")
-    if _SCHEME.match(path):
-        raise BadOption(f"--warehouse {text!r}: no object stores; name a directory that all nodes have mounted")
     if not NO_PATH.isdisjoint(path):
         raise BadOption(
             f"--warehouse {text!r}: the path of Delta tables may not have {', '.join(sorted(NO_PATH))} in it"
         )
-    return Path(path).absolute()
+    found = place(path)
+    if isinstance(found, Path):
+        if _SCHEME.match(path):
+            raise BadOption(f"--warehouse {text!r} is neither a directory nor s3a://BUCKET/PREFIX")
+        return found.absolute()
+    if not all(found.key.split("/")):
+        raise BadOption(f"--warehouse {text!r}: a bucket, or a part between two slashes, is empty")
+    return found
+
+
+def local(at: Place, environment: Mapping[str, str]) -> Path:
+    """Return the directory of a warehouse on this machine: *at*, or for an object store one in the user's cache."""
+    return at if isinstance(at, Path) else local_folder(at, cache_home(environment))
+
+
+def objects(at: Place) -> ObjectPath | None:
+    """Return where the tables of the warehouse *at* are, if they are in an object store."""
+    return None if isinstance(at, Path) else at
+
+
+def cache_home(environment: Mapping[str, str]) -> Path:
+    """Return the folder for what a user can delete."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/"), ".cache"))
 
 
 def gateway_url(text: str) -> str:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from .places import escape_glob
 from .run import Run
 from .schemas import ARBOR_NODES, STREAMR, TableSpec
 from .sinks.delta import Table
-from .sinks.files import Staged, escape_glob
-from .sinks.state import State
+from .sinks.files import Staged
+from .sinks.state import TableState
 from .transforms.copies import copied, without_copies, without_known
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def add_once(run: Run, table: Table, staged: Staged) -> Staged:
     return fewer
 
 
-def remove_old_copies(run: Run, table: Table, state: State) -> State:
+def remove_old_copies(run: Run, table: Table, state: TableState) -> TableState:
     """Remove the copies from a *table* that an older version filled; return its state."""
     if table.spec not in TIMES or ONCE in state.notes:
         return state

@@ -24,7 +24,7 @@ from .locks import JobLock
 from .run import BatchCounts, Run, check_batches, record_batch
 from .schemas import MESSAGES, TableSpec
 from .sinks.delta import Table
-from .sinks.state import SpansByGateway, State
+from .sinks.state import SpansByGateway, TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -89,19 +89,21 @@ def rebuild(
         for spec in stale:
             staged = outputs[spec].stage(tables[spec](run))
             counts.rows_out += staged.rows
-            state = State(counts.batch, notes={SOURCE_STATE: of}, counts=counts.row(began))
+            state = TableState(counts.batch, notes={SOURCE_STATE: of}, counts=counts.row(began))
             newest = outputs[spec].replace(staged, state, batch=True)
         record_batch(run, job, newest)
         run.say(str(counts))
         return 1
 
 
-def _open(run: Run, job: str, tables: Iterable[TableSpec]) -> tuple[dict[TableSpec, Table], dict[TableSpec, State]]:
+def _open(
+    run: Run, job: str, tables: Iterable[TableSpec]
+) -> tuple[dict[TableSpec, Table], dict[TableSpec, TableState]]:
     outputs = {spec: run.table(spec, job) for spec in tables}
     return outputs, {spec: table.state() for spec, table in outputs.items()}
 
 
-def _unfinished_plan(job: str, states: Sequence[State]) -> dict[str, Any] | None:
+def _unfinished_plan(job: str, states: Sequence[TableState]) -> dict[str, Any] | None:
     """Return the plan of a batch that the first table has and others do not; raise `DamagedWarehouse` if they differ.
 
     *states* are in the order in which the tables are filled.
@@ -116,12 +118,12 @@ def _unfinished_plan(job: str, states: Sequence[State]) -> dict[str, Any] | None
     return states[0].plan if batches[0] > batches[-1] else None
 
 
-def state_of(state: State) -> list[int]:
+def state_of(state: TableState) -> list[int]:
     """Return what changes whenever rows are added to a table or removed, and not when its files are merged."""
     return [state.batch, state.rows]
 
 
-def _next_plan(run: Run, state: State, after: Sequence[TableSpec]) -> dict[str, Any] | None:
+def _next_plan(run: Run, state: TableState, after: Sequence[TableSpec]) -> dict[str, Any] | None:
     """Return the records to process next, at most about `BATCH_RECORDS`; None if there are none."""
     have = run.table(MESSAGES).state().spans
     limits = [run.table(spec).state().spans for spec in after]
@@ -154,7 +156,7 @@ def _records(run: Run, plan: dict[str, Any]) -> DataFrame:
     )
 
 
-def _size(state: State) -> int:
+def _size(state: TableState) -> int:
     return sum(last - first + 1 for told in state.spans.values() for first, last in told)
 
 

@@ -28,6 +28,7 @@ from importlib.metadata import version as version_of
 from importlib.util import find_spec
 from pathlib import Path
 
+from .config import cache_home
 from .errors import NoJava
 
 MIN_VERSION = 17  # Spark 4 does not run on older versions
@@ -74,7 +75,7 @@ def class_sharing_options(java: Path, environment: Mapping[str, str]) -> str:
     """
     if not (java.parents[1] / "lib/server/classes.jsa").exists():
         return ""
-    place = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/"), ".cache")) / "trellis"
+    place = cache_home(environment) / "trellis"
     key = sha256(f"{java} {java.stat().st_mtime_ns} {version_of('pyspark')} {OMITTED_JAR}".encode()).hexdigest()[:16]
     archive = place / f"spark-{key}.jsa"
     with suppress(OSError):
@@ -134,15 +135,15 @@ def _shim(java: Path) -> Path:
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     program = home / "bin" / "java"
     program.parent.mkdir()
-    jars = _jars()
-    named = ":".join(str(jar) for jar in sorted(jars.glob("*.jar")) if not jar.name.startswith(OMITTED_JAR))
-    words = {"dropped": DROPPED_ARGUMENT, "java": java, "jars": jars, "named": named}
+    folder = jars()
+    named = ":".join(str(jar) for jar in sorted(folder.glob("*.jar")) if not jar.name.startswith(OMITTED_JAR))
+    words = {"dropped": DROPPED_ARGUMENT, "java": java, "jars": folder, "named": named}
     program.write_text(_SHIM.format(**{name: shlex.quote(str(word)) for name, word in words.items()}))
     program.chmod(0o700)
     return home
 
 
-def _jars() -> Path:
+def jars() -> Path:
     """Return the folder of Spark's jars without importing PySpark."""
     found = find_spec("pyspark")
     assert found is not None

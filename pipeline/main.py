@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ from .errors import PipelineError
 from .jobs import MIGRATE, SQL, job
 from .locks import JobLock
 from .migrate import migrate
+from .places import put, read
 from .run import Run, to_terminal
 from .session import start
 from .sinks.files import sync, write_json
@@ -24,7 +26,7 @@ def execute(name: str, options: Options) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        _prepare(options.warehouse)
+        _prepare(options)
         to_terminal(f"{name}: starting Spark on {options.master}")
         run = Run(start(options), options)
         try:
@@ -53,15 +55,19 @@ def _migrate(warehouse: Path) -> int:
     return 0
 
 
-def _prepare(warehouse: Path) -> None:
-    """Create *warehouse* and note its format."""
+def _prepare(options: Options) -> None:
+    """Create the warehouse and note its format."""
+    told, warehouse = {"format": FORMAT}, options.warehouse
     try:
         warehouse.mkdir(parents=True, exist_ok=True)
-        if not (warehouse / FORMAT_FILE).exists():
-            write_json(warehouse / FORMAT_FILE, {"format": FORMAT})
+        if options.objects is not None:
+            if read(options.objects / FORMAT_FILE) is None:
+                put(options.objects / FORMAT_FILE, json.dumps(told).encode())
+        elif not (warehouse / FORMAT_FILE).exists():
+            write_json(warehouse / FORMAT_FILE, told)
             sync(warehouse.parent)
     except OSError as error:
-        raise PipelineError(f"{warehouse} cannot be written: {error.strerror}") from None
+        raise PipelineError(f"{options.tables} cannot be written: {error.strerror or error}") from None
 
 
 def repeat(name: str, run: Run, stop: threading.Event) -> None:

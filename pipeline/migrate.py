@@ -22,7 +22,7 @@ from .locks import FOLDER, JobLock
 from .schemas import BATCHES, MESSAGES, REJECTS, STREAMR, TABLES, TableSpec
 from .sinks.delta import Table
 from .sinks.files import File, described, write_json
-from .sinks.state import State
+from .sinks.state import TableState
 
 DONE: Final = "done"  # the note of format 1 with the sequences that were processed, by gateway
 LEFT_OVER: Final = (".staging", ".trash")  # folders of format 1
@@ -61,10 +61,10 @@ def _manifest(warehouse: Path, spec: TableSpec) -> Manifest | None:
     return told
 
 
-def _state(warehouse: Path, spec: TableSpec, manifest: Manifest, rows: int) -> State:
+def _state(warehouse: Path, spec: TableSpec, manifest: Manifest, rows: int) -> TableState:
     """Return what *manifest* says of its table, which has so many *rows*."""
     parts, notes = manifest["parts"], dict(manifest["notes"])
-    state = State(manifest["batch"], rows, notes=notes)
+    state = TableState(manifest["batch"], rows, notes=notes)
     if spec is BATCHES:
         return replace(state, batch=len(parts))
     if spec is MESSAGES:

@@ -9,8 +9,6 @@ import shlex
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
-
 from .config import (
     FORMAT,
     FORMAT_FILE,
@@ -24,6 +22,7 @@ from .config import (
     bearer,
 )
 from .jobs import ALL, IMPORT, MIGRATE, SQL
+from .places import ObjectPath, Place, exists, read
 
 TIMEOUT_SECONDS: Final = 5.0  # for a gateway's answer
 MASTER: Final = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|(spark|k8s)://.+")
@@ -51,7 +50,9 @@ def check(job: str, options: Options) -> None:
         raise BadOption(f'{job}: a query belongs to sql, as in trellis pipeline {SQL} "SELECT count(*) FROM messages"')
     if job == SQL and options.follow:
         raise BadOption(f"{SQL} answers once; leave --follow out")
-    _check_warehouse(job, options.warehouse)
+    if options.objects is None:
+        _check_directory(options.warehouse)
+    _check_warehouse(job, options.tables)
     _check_output(job, options.output)
     if options.publish is not None:
         _request(options.publish, "/v1/protocols", options.key, "--publish")
@@ -74,6 +75,8 @@ def _check_source(job: str, options: Options) -> None:
 
 def _request(url: str, path: str, key: str | None, option: str, right: str = "") -> None:
     """Raise `BadOption` unless the gateway at *url* answers the request of *path* with *key*."""
+    import httpx  # a fifth of a second, which other faults need not wait for
+
     try:
         with httpx.stream(
             "GET", f"{url}{path}", params={"limit": 1}, headers=bearer(key), timeout=TIMEOUT_SECONDS
@@ -89,14 +92,17 @@ def _request(url: str, path: str, key: str | None, option: str, right: str = "")
         raise BadOption(f"{option}: {url}{path} answers {status}; is this a gateway?")
 
 
-def _check_warehouse(job: str, path: Path) -> None:
-    """Raise `BadOption` unless *path* is a warehouse in a format that *job* can work with, or can become one."""
+def _check_directory(path: Path) -> None:
     there = next(each for each in (path, *path.parents) if os.path.exists(each))
     if not there.is_dir():
         raise BadOption(f"--warehouse: {there} is a file; name a directory")
     if not os.access(there, os.W_OK | os.X_OK):
         raise BadOption(f"--warehouse: {there} cannot be written")
-    found = _format(path)
+
+
+def _check_warehouse(job: str, path: Place) -> None:
+    """Raise `BadOption` unless *path* is a warehouse in a format that *job* can work with, or can become one."""
+    found = _format(path) if isinstance(path, Path) else _format_in_store(path)
     if job == SQL and found is None:
         raise BadOption(f"--warehouse: {path} is no warehouse; name the directory of the tables")
     if job == MIGRATE:
@@ -122,6 +128,19 @@ def _format(path: Path) -> Any:
         return 1 if any(path.glob(f"*/*/{MANIFEST}")) else None  # older than the file, or new
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadOption(f"--warehouse: {path / FORMAT_FILE} cannot be read: {error}") from None
+
+
+def _format_in_store(path: ObjectPath) -> Any:
+    """Return the format of the warehouse *path*, None if it is none yet; raise `BadOption` if the store refuses."""
+    try:
+        told = read(path / FORMAT_FILE, attempts=1)
+        if told is None and not exists(ObjectPath(path.key.partition("/")[0]), attempts=1):
+            raise BadOption(f"--warehouse: there is no bucket for {path}, or these keys may not see it")
+        return None if told is None else json.loads(told)["format"]
+    except BadOption:
+        raise
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadOption(f"--warehouse: {path / FORMAT_FILE} cannot be read: {' '.join(str(error).split())}") from None
 
 
 def _check_output(job: str, output: Path | None) -> None:

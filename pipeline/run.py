@@ -14,7 +14,7 @@ from .config import Options
 from .errors import DamagedWarehouse
 from .schemas import BATCHES, TableSpec
 from .sinks.delta import Table
-from .sinks.state import State
+from .sinks.state import TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ class Run:
 
     def table(self, spec: TableSpec, job: str = "") -> Table:
         """Return the table *spec* of the warehouse; *job* names the job that writes it."""
-        return Table(self.options.warehouse, spec, job)
+        return Table(self.options.tables, spec, job)
 
 
 @dataclass(slots=True)
@@ -69,13 +69,13 @@ class BatchCounts:
         return [*astuple(self)[:-1], round(self.seconds, 3)]
 
 
-def check_batches(run: Run, job: str, state: State) -> None:
+def check_batches(run: Run, job: str, state: TableState) -> None:
     """Raise `DamagedWarehouse` if `ops/batches` has more batches of *job* than its last table, whose state is *state*.
 
     The row of its last batch is added if the job ended before that.
     """
     table = run.table(BATCHES, job)
-    with locked(table):
+    with locked(run, table.spec):
         there = table.batch_of(job)
     if there > state.batch:
         raise DamagedWarehouse(
@@ -87,21 +87,22 @@ def check_batches(run: Run, job: str, state: State) -> None:
         record_batch(run, job, state)
 
 
-def record_batch(run: Run, job: str, state: State) -> None:
+def record_batch(run: Run, job: str, state: TableState) -> None:
     """Write the counts in *state*, that of the last table of *job*, to `ops/batches`."""
     if state.counts is None:
         return
     table = run.table(BATCHES, job)
-    with locked(table):
+    with locked(run, table.spec):
         staged = table.stage_rows([tuple(state.counts)])
         there = table.state()
         table.append(staged, replace(there, batch=there.batch + 1), state.batch)
 
 
 @contextmanager
-def locked(table: Table) -> Iterator[None]:
-    """Lock *table* against other processes, since several jobs write it."""
-    table.path.mkdir(parents=True, exist_ok=True)
-    with (table.path / "_lock").open("w") as file:
+def locked(run: Run, spec: TableSpec) -> Iterator[None]:
+    """Lock the table *spec* against other processes of this machine, since several jobs write it."""
+    folder = run.options.warehouse / spec.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "_lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -185,6 +185,51 @@ FOREST: Final = _table(
     is_leaf=_FLAG,
     thread_size=_LONG,
 )
+ANSWERS: Final = _table(
+    "gold/answers",
+    "from_protocol from_sender to_protocol to_sender",
+    "questions",
+    from_protocol=_TEXT,
+    from_sender=_TEXT,
+    to_protocol=_TEXT,
+    to_sender=_TEXT,
+    answers=_LONG,
+)
+ANSWER_TIMES: Final = _table(
+    "gold/answer_times", "channel", "questions", channel=_TEXT, answered=_LONG, half_ms=_REAL, most_ms=_REAL
+)
+RETENTION: Final = _table(
+    "gold/retention",
+    "first_week weeks_later",
+    "questions",
+    first_week=DateType(),
+    weeks_later=_LONG,
+    senders=_LONG,
+)
+THREADS: Final = _table("gold/threads", "depth", "questions", depth=_LONG, messages=_LONG, threads=_LONG, half_ms=_REAL)
+FAULTS: Final = _table("gold/faults", "what cause", "questions", what=_TEXT, cause=_TEXT, n=_LONG)
+STORAGE: Final = _table(
+    "gold/storage",
+    "channel",
+    "questions",
+    channel=_TEXT,
+    messages=_LONG,
+    content_bytes=_LONG,
+    wire_bytes=_LONG,
+    reference_bytes=_LONG,
+)
+PUBLISHERS: Final = _table(
+    "gold/publishers",
+    "protocol publisher",
+    "publishers",
+    protocol=_TEXT,
+    publisher=_TEXT,
+    messages=_LONG,
+    missing=_LONG,
+    newest_missing=_LONG,
+    bad=_LONG,
+    newest_bad=_LONG,
+)
 BATCHES: Final = _table(
     "ops/batches",
     "job batch",
@@ -210,5 +255,12 @@ TABLES: Final = (
     CHANNEL_MINUTE,
     LATENCY_MINUTE,
     FOREST,
+    ANSWERS,
+    ANSWER_TIMES,
+    RETENTION,
+    THREADS,
+    FAULTS,
+    STORAGE,
+    PUBLISHERS,
     BATCHES,
 )

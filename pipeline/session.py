@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import Options
-from .jvm import class_sharing_options, find_java, java_home
+from .jvm import class_sharing_options, find_java, jars, java_home
+from .locks import FOLDER
+from .places import ENDPOINT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITION_BYTES = 16 << 20  # input of one task, which bounds its memory
 SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program that it starts
+# Of the AWS SDK what `s3a://` needs (19 MB with what they need) in place of all of it (half a gigabyte). The version is
+# that of Hadoop's release.
+AWS_PACKAGES = tuple(f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3", "s3-transfer-manager", "sts"))
+AWS_BUNDLE = "software.amazon.awssdk:bundle"
 SHUFFLE_PARTITIONS = 8  # partitions after a shuffle; adaptive execution merges those that stay small
 
 
@@ -76,6 +83,7 @@ def settings(options: Options, share: str = "") -> dict[str, str]:
     *share* holds options for the driver's Java alone.
     """
     log4j = files("pipeline").joinpath("log4j2.properties")
+    store = {} if options.objects is None else object_store(os.environ)
     quiet = f"-Dlog4j2.configurationFile=file:{log4j}" if Path(str(log4j)).is_file() else ""  # no file in a zip
     return {
         "spark.driver.memory": f"{options.heap_megabytes}m",
@@ -85,6 +93,7 @@ def settings(options: Options, share: str = "") -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(options.warehouse / FOLDER),  # for nothing; else Spark makes one where it runs
         "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         "spark.sql.files.maxPartitionBytes": str(PARTITION_BYTES),
         "spark.sql.parquet.compression.codec": "zstd",
@@ -93,4 +102,20 @@ def settings(options: Options, share: str = "") -> dict[str, str]:
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.sql.execution.pythonUDF.arrow.enabled": "true",
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+        **store,
     }
+
+
+def object_store(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return Spark's settings for `s3a://`: its packages, unless they are among its jars, and where the store is."""
+    told = {}
+    if not any(jars().glob("hadoop-aws-*.jar")):
+        hadoop = next(jars().glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
+        told["spark.jars.packages"] = ",".join((f"org.apache.hadoop:hadoop-aws:{hadoop}", *AWS_PACKAGES))
+        told["spark.jars.excludes"] = AWS_BUNDLE
+    if endpoint := environment.get(ENDPOINT):
+        told["spark.hadoop.fs.s3a.endpoint"] = endpoint
+        told["spark.hadoop.fs.s3a.path.style.access"] = "true"  # a bucket is no host name there
+    if region := environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION"):
+        told["spark.hadoop.fs.s3a.endpoint.region"] = region
+    return told

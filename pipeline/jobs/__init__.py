@@ -10,7 +10,18 @@ if TYPE_CHECKING:
     from pipeline.run import Run  # which imports Spark; the names of the jobs are needed without it
 
 # In the order of `all`: each job reads what the jobs before it have written.
-ORDER: Final = ("ingest", "decode", "integrity", "gaps", "forest", "stats", "compact", "report")
+ORDER: Final = (
+    "ingest",
+    "decode",
+    "integrity",
+    "gaps",
+    "forest",
+    "stats",
+    "questions",
+    "publishers",
+    "compact",
+    "report",
+)
 ALL: Final = "all"
 IMPORT: Final = "import"  # not part of `all`
 SQL: Final = "sql"  # reads only, so it needs no lock

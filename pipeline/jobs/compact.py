@@ -23,7 +23,7 @@ def run(run: Run) -> int:
             with JobLock(run.options.warehouse, spec.job):  # only who has it may change the table
                 changed += _compact(run, run.table(spec, spec.job))
         batches = run.table(BATCHES, JOB)
-        with locked(batches):
+        with locked(run, BATCHES):
             changed += _compact(run, batches)
     return changed
 

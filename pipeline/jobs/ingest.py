@@ -13,11 +13,12 @@ from pipeline import spans
 from pipeline.config import HttpSource, LogSource
 from pipeline.errors import DamagedWarehouse, PipelineError
 from pipeline.locks import JobLock
+from pipeline.places import escape_glob
 from pipeline.run import BatchCounts, Run, check_batches, record_batch
 from pipeline.schemas import MESSAGES, REJECTS
 from pipeline.sinks.delta import Table
-from pipeline.sinks.files import Staged, escape_glob, finished
-from pipeline.sinks.state import State
+from pipeline.sinks.files import Staged, finished
+from pipeline.sinks.state import TableState
 from pipeline.sources import gateway as remote
 from pipeline.sources import segments
 from pipeline.sources.segments import Segment
@@ -29,7 +30,7 @@ Plan = dict[str, Any]
 Rows = list[tuple[Any, ...]]
 
 
-class Batch(NamedTuple):
+class ReadBatch(NamedTuple):
     """What was read for a plan: rows that no commit names yet, rejects, and the number of lines.
 
     *covers* are the sequences that were read, *segments* the keys of the segments that had them.
@@ -47,7 +48,7 @@ class Batch(NamedTuple):
         first, last = (self.covers[0][0], self.covers[-1][1]) if self.covers else (0, 0)
         return BatchCounts(JOB, number, first, last, self.lines, self.staged.rows, len(self.rejects))
 
-    def advanced(self, state: State, counts: list[Any]) -> State:
+    def advanced(self, state: TableState, counts: list[Any]) -> TableState:
         """Return the state of the table after this batch, which was *state* before; *counts* are for `ops/batches`."""
         keys = sorted({*state.segments.get(self.gateway, ()), *self.segments})
         return replace(
@@ -81,7 +82,7 @@ def run(run: Run) -> int:
     return done
 
 
-def _unfinished_plan(rejects: State, messages: State) -> Plan | None:
+def _unfinished_plan(rejects: TableState, messages: TableState) -> Plan | None:
     """Return the plan of a batch whose rejects are in their table, and whose records are not; None if there is none."""
     if rejects.batch > messages.batch + 1:
         raise DamagedWarehouse(
@@ -91,7 +92,7 @@ def _unfinished_plan(rejects: State, messages: State) -> Plan | None:
     return rejects.plan if rejects.batch > messages.batch else None
 
 
-def _next_plan(run: Run, state: State) -> Plan | None:
+def _next_plan(run: Run, state: TableState) -> Plan | None:
     """Plan the next batch: new segments of a log, or the next records of a gateway; None if there are none."""
     match run.options.source:
         case LogSource() as source:
@@ -110,7 +111,7 @@ def _next_plan(run: Run, state: State) -> Plan | None:
     raise PipelineError("ingest needs a source: --source log:DIR or http:URL")
 
 
-def _read(run: Run, messages: Table, state: State, plan: Plan) -> Batch:
+def _read(run: Run, messages: Table, state: TableState, plan: Plan) -> ReadBatch:
     """Read what *plan* names; the same plan always gives the same rows."""
     gateway = plan["gateway"]
     if "segments" in plan:
@@ -121,7 +122,7 @@ def _read(run: Run, messages: Table, state: State, plan: Plan) -> Batch:
     else:
         covers, keys = [[plan["after"] + 1, plan["until"]]], []
         staged, rejects = _read_remote(run, messages, plan)
-    batch = Batch(gateway, covers, keys, staged, rejects, staged.rows + len(rejects))
+    batch = ReadBatch(gateway, covers, keys, staged, rejects, staged.rows + len(rejects))
     return _without_known(run, messages, state, batch)
 
 
@@ -142,7 +143,7 @@ def _read_remote(run: Run, messages: Table, plan: Plan) -> tuple[Staged, Rows]:
     return staged, remote.rejects(rows) if seen.get["bad"] else []
 
 
-def _without_known(run: Run, messages: Table, state: State, batch: Batch) -> Batch:
+def _without_known(run: Run, messages: Table, state: TableState, batch: ReadBatch) -> ReadBatch:
     """Remove the records that the table has already: those of a segment that was read before, in whole or in part."""
     both = spans.overlap(batch.covers, state.spans.get(batch.gateway, []))
     if not both or not batch.staged.rows:

@@ -6,6 +6,7 @@ import time
 import uuid
 from pathlib import Path
 
+from pipeline.places import Place, put
 from pipeline.report.data import gather
 from pipeline.report.page import page
 from pipeline.report.summary import summary
@@ -19,10 +20,14 @@ NUMBERS = "report.json"  # where the gateway looks
 def run(run: Run) -> int:
     """Write the report, by default into the warehouse; return 0, because no other job depends on it."""
     began = time.monotonic()
-    path = run.options.output or run.options.warehouse / FILE
     numbers, made = gather(run), time.time_ns() // 1_000_000
-    _replace(path, page(numbers, made))
-    _replace(run.options.warehouse / NUMBERS, summary(numbers, made))
+    html, told = page(numbers, made), summary(numbers, made)
+    path: Place = run.options.output or run.options.tables / FILE
+    _replace(run.options.output or run.options.warehouse / FILE, html)
+    _replace(run.options.warehouse / NUMBERS, told)
+    if (objects := run.options.objects) is not None:
+        for name, text in ((FILE, html), (NUMBERS, told)):
+            put(objects / name, text.encode())
     run.say(f"{JOB}: {path}, {time.monotonic() - began:.1f} s")
     return 0
 

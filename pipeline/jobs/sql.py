@@ -28,7 +28,7 @@ _CAUSE: Final = re.compile(r"^Caused by: [\w.$]+: (.+)", re.MULTILINE)
 def run(run: Run) -> int:
     """Print the rows of the query on standard output; return 0, because no other job depends on it."""
     assert run.options.query is not None
-    register(run.spark, run.options.warehouse)
+    register(run.spark, run.options.tables)
     try:
         found = run.spark.sql(run.options.query)
         if run.options.as_json:
@@ -49,7 +49,7 @@ def _lines(frame: DataFrame, names: Sequence[str]) -> Iterator[str]:
 
 
 def _print_table(frame: DataFrame) -> None:
-    places = [str(place) for place in range(len(frame.columns))]  # names may be there twice
+    places = [str(place) for place in range(len(frame.columns))]  # two columns may have one name
     found = [json.loads(line) for line in islice(_lines(frame.limit(SHOWN + 1), places), SHOWN + 1)]
     rows = [frame.columns, *([_cell(row[place]) for place in places] for row in found[:SHOWN])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -68,6 +68,6 @@ def _cell(value: Any) -> str:
 
 
 def _first_line(error: str) -> str:
-    """Return what Spark's *error* says, without where; the cause that it names last is the first one in time."""
+    """Return the root cause in Spark's *error*, which it names last; without one, its first line."""
     causes = _CAUSE.findall(error)
     return str(causes[-1]) if causes else next((line for line in error.splitlines() if line.strip()), "no reason given")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
-from itertools import count
+from itertools import count, pairwise
 from typing import Final, NamedTuple
 
 MOST_TICKS: Final = 4  # steps of an axis: their labels fit on a telephone
@@ -41,15 +41,21 @@ def value_axis(most: float, *, whole: bool = False) -> Axis:
 
 
 def time_ticks(begin: int, end: int) -> list[Tick]:
-    """Return at most `MOST_TICKS` round times (UTC) from *begin* to *end* (ms)."""
+    """Return at most `MOST_TICKS` round times (UTC) from *begin* to *end* (ms), named by what changes."""
     length = max(1, end - begin)
     days = (days * 10**power * _DAY for power in count() for days in (1, 2, 5))
-    steps = (*(minutes * _MINUTE for minutes in _MINUTES), *(next(days) for _ in range(12)))
+    steps = (*(minutes * _MINUTE for minutes in _MINUTES), *(next(days) for _ in range(24)))
     step = next(step for step in steps if length / step <= MOST_TICKS)
-    same_day = begin // _DAY == (end - 1) // _DAY
-    pattern = "%Y-%m-%d" if step >= _DAY else "%H:%M" if same_day else "%m-%d %H:%M"
-    times = range(-(-begin // step) * step, end + 1, step)
-    return [Tick((time - begin) / length, format_time(time, pattern)) for time in times[:MOST_TICKS]]
+    times = range(-(-begin // step) * step, end + 1, step)[:MOST_TICKS]
+    return [Tick((time - begin) / length, _short(time, before)) for before, time in pairwise((begin, *times))]
+
+
+def _short(time: int, before: int) -> str:
+    """Format the time of a tick in five characters: what has changed since *before*, so that labels do not meet."""
+    if time % _DAY:
+        return format_time(time, "%H:%M")
+    year = format_time(time, "%Y")
+    return format_time(time, "%m-%d") if format_time(before, "%Y") == year else year
 
 
 def format_time(time: int, pattern: str = "%Y-%m-%d %H:%M") -> str:

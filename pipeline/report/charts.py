@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final, NamedTuple
 
@@ -74,7 +74,12 @@ def lines_over_time(rows: Sequence[tuple[int, Sequence[float]]], periods: Period
 
 def legend(protocols: Iterable[str]) -> str:
     """Explain which colour is which protocol."""
-    keys = "".join(f'<li><i style="background:{colour(name)}"></i>{escape(name)}</li>' for name in sorted(protocols))
+    return key_of({name: colour(name) for name in sorted(protocols)})
+
+
+def key_of(colours: Mapping[str, str]) -> str:
+    """Explain which colour is what."""
+    keys = "".join(f'<li><i style="background:{fill}"></i>{escape(name)}</li>' for name, fill in colours.items())
     return f'<ul class="legend">{keys}</ul>'
 
 

@@ -9,14 +9,20 @@ from pyspark.sql import functions as F
 
 from pipeline.run import Run
 from pipeline.schemas import (
+    ANSWER_TIMES,
+    ANSWERS,
     BATCHES,
     CHANNEL_MINUTE,
+    FAULTS,
     FOREST,
     GAPS,
     INTEGRITY,
     LATENCY_MINUTE,
     MESSAGES,
     REJECTS,
+    RETENTION,
+    STORAGE,
+    THREADS,
     TableSpec,
 )
 from pipeline.transforms.latency import QUANTILES, latency
@@ -27,6 +33,10 @@ if TYPE_CHECKING:
 BUCKETS = 120  # periods of time in a picture
 TOP = 20  # number of channels listed
 TOP_FLOWS = 12  # pairs of protocols whose latency has a picture
+WEEKS = 12  # weeks of retention
+DEPTHS = 12  # depths of threads listed
+PAIR = ("from_protocol", "from_sender", "to_protocol", "to_sender", "answers")
+SIZE = "content_bytes + wire_bytes + reference_bytes"
 MINUTE_MS = 60_000
 
 Rows = list[tuple[Any, ...]]
@@ -40,7 +50,12 @@ class ReportData:
     has (start of the period, protocol, n); `channels` (channel, n, bytes); `flows` (from, to, n, undelivered, p50, p95,
     p99), with the percentiles over everything; `latency` (from, to, start of the period, p50, p95, p99) of the
     `TOP_FLOWS` pairs with most deliveries; `integrity` (check, verdict, n); `gaps` (state, n); `rejects` (reason, n);
-    `batches` (job, batches, rows in, rows out, seconds). Times and latencies are ms.
+    `batches` (job, batches, rows in, rows out, seconds). `answers` (from, to, n) by protocol; `pairs`
+    (protocol, sender, protocol, sender, n) and `answer_times` (channel, answered, half ms, most ms) where most is
+    answered; `retention` (first week as text, weeks later, senders) of the last `WEEKS`; `threads` (depth, messages,
+    threads no deeper, half ms) of the first `DEPTHS`, and `deepest` is the greatest; `faults` (what, cause, n), most
+    first; `storage` (channel, messages, bytes of contents, of what was received, of references) of the largest. Times
+    and latencies are ms.
     """
 
     gateways: list[str]
@@ -64,6 +79,14 @@ class ReportData:
     forest: dict[str, int]
     rejects: Rows
     batches: Rows
+    answers: Rows
+    pairs: Rows
+    answer_times: Rows
+    retention: Rows
+    threads: Rows
+    deepest: int
+    faults: Rows
+    storage: Rows
 
 
 def gather(run: Run) -> ReportData:
@@ -98,7 +121,23 @@ def gather(run: Run) -> ReportData:
         forest=_forest(_frame(run, FOREST)),
         rejects=_counted(_frame(run, REJECTS).withColumn("kind", F.substring_index("reason", ":", 1)), "kind"),
         batches=_batches(_frame(run, BATCHES)),
+        **_questions(run),
     )
+
+
+def _questions(run: Run) -> dict[str, Any]:
+    """Read the tables of the job `questions`."""
+    answers, threads = _frame(run, ANSWERS), _frame(run, THREADS)
+    return {
+        "answers": _rows(_by_protocol(answers)),
+        "pairs": _rows(answers.select(*PAIR).orderBy(F.desc("answers"), *PAIR).limit(TOP)),
+        "answer_times": _rows(_frame(run, ANSWER_TIMES).orderBy(F.desc("answered"), "channel").limit(TOP)),
+        "retention": _retention(_frame(run, RETENTION)),
+        "threads": _rows(threads.orderBy("depth").limit(DEPTHS)),
+        "deepest": threads.agg(F.coalesce(F.max("depth"), F.lit(0))).collect()[0][0],
+        "faults": _rows(_frame(run, FAULTS).orderBy(F.desc("n"), "what", "cause").limit(TOP)),
+        "storage": _rows(_frame(run, STORAGE).orderBy(F.desc(F.expr(SIZE)), "channel").limit(TOP)),
+    }
 
 
 def _frame(run: Run, spec: TableSpec) -> DataFrame:
@@ -160,6 +199,19 @@ def _forest(forest: DataFrame) -> dict[str, int]:
         F.coalesce(F.max("thread_size"), F.lit(0)).alias("nodes of the largest conversation"),
     )
     return {str(name): int(value) for name, value in told.collect()[0].asDict().items()}
+
+
+def _by_protocol(answers: DataFrame) -> DataFrame:
+    protocols = ("from_protocol", "to_protocol")
+    return answers.groupBy(*protocols).agg(F.sum("answers")).orderBy(*protocols)
+
+
+def _retention(retention: DataFrame) -> Rows:
+    """Return the rows of the last weeks in which somebody came for the first time, the oldest first."""
+    weeks = retention.select("first_week").distinct().orderBy(F.desc("first_week")).limit(WEEKS)
+    rows = retention.join(F.broadcast(weeks), "first_week").where(F.col("weeks_later") < WEEKS)
+    shown = rows.select(F.date_format("first_week", "yyyy-MM-dd").alias("week"), "weeks_later", "senders")
+    return _rows(shown.orderBy("week", "weeks_later"))
 
 
 def _batches(batches: DataFrame) -> Rows:

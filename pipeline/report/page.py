@@ -8,7 +8,19 @@ from itertools import groupby
 from typing import Any, Final
 
 from .axes import format_time
-from .charts import VERDICTS, Periods, Raw, bar, bars_over_time, colour, lines_over_time, placeholder, table, visible
+from .charts import (
+    VERDICTS,
+    Periods,
+    Raw,
+    bar,
+    bars_over_time,
+    colour,
+    key_of,
+    lines_over_time,
+    placeholder,
+    table,
+    visible,
+)
 from .data import MINUTE_MS, ReportData
 
 STYLE: Final = """
@@ -37,17 +49,17 @@ dt{font-weight:600}dd{margin:0}
 svg.bar{display:block;width:100%;height:.5rem;margin:.15rem 0;background:var(--soft)}
 .legend{display:flex;flex-wrap:wrap;gap:1rem;list-style:none;padding:0;margin:.5rem 0;font-size:.9rem}
 .legend i{display:inline-block;width:.9rem;height:.9rem;margin-right:.3rem;vertical-align:-.1rem}
-.wide{overflow-x:auto}
+.wide{overflow-x:auto}.wide+.wide{margin-top:1rem}
 table{border-collapse:collapse;width:100%}
 th,td{text-align:left;vertical-align:top;padding:.3rem .5rem;border-bottom:1px solid var(--line)}
-th{font-weight:600}td:first-child{width:35%;max-width:20rem;overflow-wrap:anywhere}
-th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:nowrap}
+th{font-weight:600}td{overflow-wrap:anywhere}td:first-child{width:35%;max-width:20rem}
+th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:nowrap;overflow-wrap:normal}
 .nothing{color:#777}
-@media screen and (max-width:40rem){
+@media screen and (max-width:40rem){td:first-child{width:auto}
 .many thead{display:none}.many tr{display:block;padding:.4rem 0;border-bottom:1px solid var(--line)}
-.many td{display:flex;justify-content:space-between;border:0;padding:.1rem 0}
+.many td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.1rem 0;overflow-wrap:anywhere}
 .many td:first-child{display:block;width:auto;max-width:none;font-weight:600}
-.many td::before{content:attr(data-name)}.many td:first-child::before{content:none}}
+.many td::before{content:attr(data-name);flex:none}.many td:first-child::before{content:none}}
 @media print{body{max-width:none;padding:0;font-size:10pt}h2{break-after:avoid}figure,tr{break-inside:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}
 .small{columns:2;column-gap:2rem}.small section{break-inside:avoid}.small h2{margin-top:0}}
@@ -71,6 +83,16 @@ GAPS: Final = {
     "fork": "it is in the log, and is not the message before this one",
     "unknown before": "it is older than everything of its chain in the log",
 }
+FAST, SLOW = "#2a6f3e", "#d9822b"  # colours of the half, and of the rest up to 95 of 100
+LATER: Final = (1, 2, 4)  # weeks
+FAULTS: Final = {
+    "line": "a line of the log is no record",
+    "check": "an id or a signature is bad",
+    "chain": "a Streamr message whose predecessor is missing or is another one",
+    "copy": "a further message with an id that its channel had before",
+    "undelivered": "a message that does not fit this protocol",
+}
+SPACE: Final = {"content": FAST, "as received": SLOW, "ids and references": "#3b6fb6"}
 REASONS: Final = {
     "checksum": "the checksum does not match",
     "torn": "the line does not end",
@@ -84,14 +106,22 @@ def page(numbers: ReportData, made: int) -> str:
     """Return the report as HTML; *made* is the time (ms) to show."""
     gateways = ", ".join(numbers.gateways) or "no gateway yet"
     large = (("Traffic", _traffic(numbers)), ("Channels", _channels(numbers)), ("Latency", _latency(numbers)))
+    asked = (
+        ("Who answers whom", _answers(numbers)),
+        ("How long the first answer takes", _answer_times(numbers)),
+        ("Threads by depth", _threads(numbers)),
+        ("Space in the log", _storage(numbers)),
+    )
     small = (
+        ("Refused, missing or there twice", _faults(numbers)),
+        ("Senders who come back", _retention(numbers)),
         ("Ids and signatures", _integrity(numbers)),
         ("Gaps in Streamr chains", _gaps(numbers)),
         ("Arbor nodes", _forest(numbers)),
         ("Unreadable lines", _rejects(numbers)),
         ("Work of the pipeline", _work(numbers)),
     )
-    body = f'{_sections(large)}<div class="small">{_sections(small)}</div>'
+    body = f'{_sections((*large, *asked))}<div class="small">{_sections(small)}</div>'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -166,6 +196,91 @@ def _latency(numbers: ReportData) -> str:
         f"{_terms(PERCENTILES)}{table(head, rows, 'flows')}"
         f'<div class="pictures">{pictures}</div>'
     )
+
+
+def _answers(numbers: ReportData) -> str:
+    """Show how much is answered across protocols, and between which senders."""
+    if not numbers.answers:
+        return placeholder("Nobody has answered anybody yet.")
+    most = max(row[2] for row in numbers.answers)
+    flows = [(*_pair(row), row[2], Raw(bar([(row[2] / most, colour(row[0]))]))) for row in numbers.answers]
+    pairs = [
+        (who, whom, f"{speaks} → {other}", n, Raw(bar([(n / numbers.pairs[0][4], colour(speaks))])))
+        for speaks, who, other, whom, n in numbers.pairs
+    ]
+    return (
+        "<p>Answers by the protocols of both senders, and the pairs of senders with most answers.</p>"
+        f"{table(('who answers, whom', 'answers'), flows, 'answers')}"
+        f"{table(('who answers', 'whom', 'protocols', 'answers'), pairs, 'pairs')}"
+    )
+
+
+def _answer_times(numbers: ReportData) -> str:
+    if not numbers.answer_times:
+        return placeholder("No message has been answered yet.")
+    longest = max(row[3] for row in numbers.answer_times) or 1
+    rows = [
+        (channel, n, half / 1000, most / 1000, Raw(bar([(half / longest, FAST), ((most - half) / longest, SLOW)])))
+        for channel, n, half, most in numbers.answer_times
+    ]
+    head = ("channel", "answered", "half within, s", "95 % within, s")
+    return f"<p>From a message to its first answer, where most is answered.</p>{table(head, rows, 'answer-times')}"
+
+
+def _retention(numbers: ReportData) -> str:
+    """Show for each week who came first in it, and how many of them came again one to four weeks later."""
+    weeks: dict[str, dict[int, int]] = {}
+    for week, later, senders in numbers.retention:
+        weeks.setdefault(week, {})[later] = senders
+    rows = [
+        (week, found[0], *(found.get(n, 0) for n in LATER), Raw(bar([(found.get(1, 0) / found[0], FAST)])))
+        for week, found in weeks.items()
+    ]
+    if not rows:
+        return placeholder("No sender with a name has said anything yet.")
+    head = ("first week, from", "senders", *("a week later" if n == 1 else f"{n} weeks later" for n in LATER))
+    note = "Senders with a name by the week of their first message, and those who came back. The bar is the next week."
+    return f"<p>{note}</p>{table(head, rows, 'retention')}"
+
+
+def _threads(numbers: ReportData) -> str:
+    if not numbers.threads:
+        return placeholder("Nobody has answered anybody yet.")
+    most = max(row[1] for row in numbers.threads)
+    rows = [
+        (f"{depth:,}", n, ends, None if half is None else half / 1000, Raw(bar([(n / most, FAST)])))
+        for depth, n, ends, half in numbers.threads
+    ]
+    more = f" The deepest thread has {numbers.deepest:,}." if numbers.deepest > numbers.threads[-1][0] else ""
+    note = (
+        "A thread is a message that answers nothing in the log (depth 0), the answers to it (depth 1), the answers to"
+        f" those, and so on, whatever protocols they came by.{more}"
+    )
+    head = ("depth", "messages", "threads that end here", "half follow within, s")
+    return f"<p>{note}</p>{table(head, rows, 'threads')}"
+
+
+def _storage(numbers: ReportData) -> str:
+    if not numbers.storage:
+        return placeholder("There are no messages yet.")
+    most = max(sum(row[2:]) for row in numbers.storage) or 1
+    rows = [
+        (name, n, sum(sizes), Raw(bar([(size / most, fill) for size, fill in zip(sizes, SPACE.values(), strict=True)])))
+        for name, n, *sizes in numbers.storage
+    ]
+    return (
+        "<p>The channels whose messages take most space in the log.</p>"
+        f"{table(('channel', 'messages', 'bytes'), rows, 'storage')}{key_of(SPACE)}"
+    )
+
+
+def _faults(numbers: ReportData) -> str:
+    if not numbers.faults:
+        return placeholder("Nothing was refused, is missing or is there twice.")
+    most = max(row[2] for row in numbers.faults)
+    rows = [(f"{what}: {cause}", n, Raw(bar([(n / most, VERDICTS["bad"])]))) for what, cause, n in numbers.faults]
+    known = {word: text for word, text in FAULTS.items() if any(row[0].split()[0] == word for row in numbers.faults)}
+    return table(("what and why", "number"), rows, "faults") + _terms(known)
 
 
 def _pair(row: Sequence[Any]) -> tuple[str]:

@@ -1,6 +1,7 @@
-"""Publishes statistics on the bus: one message for each minute and channel, on the channel `gateway/stats`.
+"""Publishes on the bus: statistics on `gateway/stats`, alerts on `gateway/alerts`.
 
-The idempotency key of each message consists of job, window and channel, so a repeated one is not published twice.
+Each message has an idempotency key, so a repeated one is not published twice: that of a statistic consists of window
+and channel, that of an alert of what went wrong, with whom, and how far.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import httpx
@@ -17,8 +18,8 @@ from pipeline.config import bearer
 from pipeline.errors import PipelineError
 
 CHANNEL: Final = "gateway/stats"
+ALERTS: Final = "gateway/alerts"
 TIMEOUT_SECONDS: Final = 30.0  # for a response
-_PATH: Final = f"/v1/channels/{quote(CHANNEL, safe='')}/messages"
 _DONE: Final = (201, 422)  # 422: published before with other numbers, before a late record was counted
 
 Message = tuple[str, dict[str, Any]]
@@ -41,17 +42,40 @@ def messages(minutes: Iterable[Any], latencies: Iterable[Any]) -> Iterator[tuple
         yield minute, _message(minute, None, {"latency": flows})
 
 
-def publish(url: str, key: str | None, told: Iterable[Message]) -> int:
-    """Publish each of *told* once on the gateway at *url*; return how many there were."""
-    count = 0
+class Alert(NamedTuple):
+    """What is wrong with a publisher: *about* names both, *size* is how often and when last (`gold/publishers`)."""
+
+    about: str
+    size: tuple[int, int]
+    content: dict[str, Any]
+
+    @property
+    def message(self) -> Message:
+        """The message of the alert, whose key changes with its size."""
+        return f"alerts/{self.about}/{self.size[0]}/{self.size[1]}", self.content
+
+
+def alerts(publishers: Iterable[Any]) -> Iterator[Alert]:
+    """Yield the alerts for rows of `gold/publishers`."""
+    for row in publishers:
+        for what, count, newest in (("gaps", row.missing, row.newest_missing), ("signatures", row.bad, row.newest_bad)):
+            if count:
+                content = {"job": "publishers", "alert": what, "protocol": row.protocol, "publisher": row.publisher}
+                about = f"{what}/{row.protocol}/{quote(row.publisher, safe='')}"
+                yield Alert(about, (count, newest), {**content, "count": count, "messages": row.messages})
+
+
+def publish(url: str, key: str | None, told: Iterable[Message], channel: str = CHANNEL) -> int:
+    """Publish each of *told* once on *channel* of the gateway at *url*; return how many there were."""
+    count, path = 0, f"/v1/channels/{quote(channel, safe='')}/messages"
     with httpx.Client(base_url=url, headers=bearer(key), timeout=TIMEOUT_SECONDS) as client:
         for name, content in told:
             try:
-                answer = client.post(_PATH, json=content, headers={"Idempotency-Key": name})
+                answer = client.post(path, json=content, headers={"Idempotency-Key": name})
             except httpx.TransportError as error:
-                raise PipelineError(f"{url} cannot be reached to publish statistics: {error}") from None
+                raise PipelineError(f"{url} cannot be reached to publish on {channel}: {error}") from None
             if answer.status_code not in _DONE:
-                raise PipelineError(f"{url} refused statistics ({answer.status_code}): {answer.text[:300]}")
+                raise PipelineError(f"{url} refused what is for {channel} ({answer.status_code}): {answer.text[:300]}")
             count += 1
     return count
 

@@ -4,7 +4,7 @@ Laws of this file.
 - A data file is complete and on the disk before a commit names it, has a name of its own, and never changes. Files that
   no commit names are what an interrupted batch left; nobody sees them, and `vacuum` removes them.
 - A commit adds and removes files at once. It holds the application's transaction (`trellis/JOB`, the batch), so a batch
-  is in a table once, and the state of the table (`State`), so nothing else needs to be kept with it.
+  is in a table once, and the state of the table (`TableState`), so nothing else needs to be kept with it.
 - A commit is on the disk before the next step begins.
 """
 
@@ -29,11 +29,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline import spans
 from pipeline.errors import DamagedWarehouse, JobLocked
+from pipeline.places import Place, escape_glob, files_in, filesystem, remove_folder, storage_options
 from pipeline.schemas import TableSpec
 
-from .files import File, Staged, escape_glob, finished, sync
+from .files import File, Staged, finished, sync
 from .recovery import LINES, is_torn, recover, sync_added, sync_version
-from .state import KEY, SpansByGateway, State
+from .state import KEY, SpansByGateway, TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,7 @@ MIN_FILES: Final = 8  # fewer small files are not worth merging
 CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",  # commits, after which the log is summed up in one file
     "delta.logRetentionDuration": "interval 7 days",
-    "delta.enableExpiredLogCleanup": "false",  # `vacuum` does it: a commit with a `State` has to be left
+    "delta.enableExpiredLogCleanup": "false",  # `vacuum` does it: a commit with a `TableState` has to be left
 }
 # What other programs may do with a table; anything else changes its rows.
 HARMLESS: Final = frozenset(
@@ -59,13 +60,19 @@ class Table:
     newest commit is incomplete; with *job* that is repaired.
     """
 
-    def __init__(self, warehouse: Path, spec: TableSpec, job: str = "") -> None:
+    def __init__(self, warehouse: Place, spec: TableSpec, job: str = "") -> None:
         self.spec = spec
-        self.path = warehouse / spec.name
-        self._uri = str(self.path)
+        self.place = warehouse / spec.name
+        self._uri, self._storage = str(self.place), storage_options(warehouse)
         self._job = job
         self._opened: DeltaTable | None = None
         self._durable = -1  # this version, and all before it, are on the disk
+
+    @property
+    def path(self) -> Path:
+        """The folder of a table that is on a file system."""
+        assert isinstance(self.place, Path)
+        return self.place
 
     # Reading
 
@@ -73,21 +80,21 @@ class Table:
         """Whether there is such a table."""
         return self._latest() is not None
 
-    def state(self) -> State:
+    def state(self) -> TableState:
         """Return the state after the last commit; raise `DamagedWarehouse` if another program has changed the rows."""
         table = self._latest()
         if table is None:
-            return State()
+            return TableState()
         for limit in (1, 32, None):
             for commit in table.history(limit):
                 if KEY in commit:
-                    return State.load(commit[KEY])
+                    return TableState.load(commit[KEY])
                 if commit["operation"] not in HARMLESS:
                     raise DamagedWarehouse(
-                        f"{self.path}: another program has changed the rows ({commit['operation']}, version"
+                        f"{self.place}: another program has changed the rows ({commit['operation']}, version"
                         f" {commit['version']}); remove that version from {LOG}, or restore the folder from a copy"
                     )
-        raise DamagedWarehouse(f"{self.path}: no commit of this pipeline is left in {LOG}")
+        raise DamagedWarehouse(f"{self.place}: no commit of this pipeline is left in {LOG}")
 
     def batch_of(self, job: str) -> int:
         """Return the last batch of *job* in the table, 0 if there is none."""
@@ -108,7 +115,7 @@ class Table:
 
     def frame(self, spark: SparkSession, names: Iterable[str] | None = None) -> DataFrame:
         """Read the rows of the files *names*, by default of all."""
-        paths = [escape_glob(self.path / name) for name in (self.names() if names is None else names)]
+        paths = [escape_glob(self.place / name) for name in (self.names() if names is None else names)]
         if not paths:
             return spark.createDataFrame([], self.spec.schema)
         return spark.read.schema(self.spec.schema).parquet(*paths)
@@ -124,23 +131,25 @@ class Table:
     def stage_rows(self, rows: list[tuple[Any, ...]]) -> Staged:
         """Write a few *rows* like `stage`, without Spark."""
         path = self.folder()
-        path.mkdir(parents=True)
+        if isinstance(path, Path):
+            path.mkdir(parents=True)
+        system, name = filesystem(path / "part-0.parquet")
         schema = to_arrow_schema(self.spec.schema, timezone="UTC")
         columns = zip(*rows, strict=True) if rows else [()] * len(schema)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path / "part-0.parquet", compression="zstd")
+        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), name, compression="zstd", filesystem=system)
         return finished(path)
 
-    def folder(self) -> Path:
+    def folder(self) -> Place:
         """Return a new path in the table for files that no commit names yet; the table is created if it is missing."""
         self._open()
-        return self.path / uuid.uuid4().hex
+        return self.place / uuid.uuid4().hex
 
     def discard(self, staged: Staged) -> None:
         """Delete *staged*."""
-        shutil.rmtree(staged.path)
+        remove_folder(staged.path)
 
-    def append(self, staged: Staged, state: State, version: int | None = None) -> State:
+    def append(self, staged: Staged, state: TableState, version: int | None = None) -> TableState:
         """Commit *staged* as the batch *version* of the job, by default the batch of *state*.
 
         *state* is what `state` returned, changed for the new batch; return it with its rows counted. Raise `JobLocked`
@@ -151,8 +160,8 @@ class Table:
         return state
 
     def replace(
-        self, staged: Staged, state: State, names: Sequence[str] | None = None, *, batch: bool = False
-    ) -> State:
+        self, staged: Staged, state: TableState, names: Sequence[str] | None = None, *, batch: bool = False
+    ) -> TableState:
         """Commit *staged* with *state* instead of the files *names*, by default of all; *batch* as in `append`."""
         files = {file["path"]: file for file in self._files()}
         gone = set(files if names is None else names)
@@ -163,7 +172,7 @@ class Table:
         self._commit([*_added(staged.files), *removed], state, state.batch if batch else None)
         return state
 
-    def create_with(self, files: Sequence[File], state: State, batches: Mapping[str, int]) -> None:
+    def create_with(self, files: Sequence[File], state: TableState, batches: Mapping[str, int]) -> None:
         """Create the table with *files* that are in its folder already; *batches* has the last one of each job."""
         transactions = [Transaction(f"trellis/{job}", batch, _now()) for job, batch in batches.items()]
         create_table_with_add_actions(
@@ -176,7 +185,7 @@ class Table:
         )
         self._sync_created()
 
-    def note(self, state: State) -> None:
+    def note(self, state: TableState) -> None:
         """Commit *state* alone."""
         self._commit([], state, None)
 
@@ -192,7 +201,8 @@ class Table:
             writer_properties=WriterProperties(compression="ZSTD"),
             commit_properties=_properties(state),
         )
-        sync_added(self.path / LOG, table.version())
+        if isinstance(self.place, Path):
+            sync_added(self.place / LOG, table.version())
         self._sync()
         return made["numFilesRemoved"], made["numFilesAdded"]
 
@@ -212,7 +222,7 @@ class Table:
         )
         self._sync()
         table.cleanup_metadata()
-        for folder in self.path.iterdir():
+        for folder in self.place.iterdir() if isinstance(self.place, Path) else ():
             if folder.is_dir() and folder.name != LOG and not any(folder.rglob("*.parquet")):
                 shutil.rmtree(folder)
         return len(gone)
@@ -224,21 +234,29 @@ class Table:
         try:
             if self._opened is not None:
                 self._opened.update_incremental()
-            elif (self.path / LOG).is_dir():
-                if self._job:
-                    recover(self.path / LOG)
-                elif is_torn(self.path / LOG):
-                    raise DamagedWarehouse(
-                        f"{self.path}: the newest commit is incomplete, as a power failure leaves it;"
-                        f" trellis pipeline {self.spec.job or 'ingest'} repairs the table"
-                    )
-                if DeltaTable.is_deltatable(self._uri):
-                    self._opened = DeltaTable(self._uri)
-                    self._durable = self._opened.version()
+            elif self._has_log() and DeltaTable.is_deltatable(self._uri, self._storage):
+                self._opened = DeltaTable(self._uri, storage_options=self._storage)
+                self._durable = self._opened.version()
         except DeltaError as error:
             reason = str(error).partition("\n")[0]  # a trace of the library's follows
-            raise DamagedWarehouse(f"{self.path / LOG} cannot be read: {reason}") from None
+            raise DamagedWarehouse(f"{self.place / LOG} cannot be read: {reason}") from None
         return self._opened
+
+    def _has_log(self) -> bool:
+        """Whether there may be a log; repair it, or refuse it without a job."""
+        if not isinstance(self.place, Path):
+            return True
+        log = self.place / LOG
+        if not log.is_dir():
+            return False
+        if self._job:
+            recover(log)
+        elif is_torn(log):
+            raise DamagedWarehouse(
+                f"{self.place}: the newest commit is incomplete, as a power failure leaves it;"
+                f" trellis pipeline {self.spec.job or 'ingest'} repairs the table"
+            )
+        return True
 
     def _open(self) -> DeltaTable:
         """Return the table for writing, created or given new columns if necessary.
@@ -248,13 +266,13 @@ class Table:
         table = self._opened or self._latest()
         schema = self._schema()
         if table is None:
-            if any(self.path.rglob("*.parquet")):
-                raise DamagedWarehouse(f"{self.path} has files but no {LOG}: put it back, or remove the folder")
-            self.path.mkdir(parents=True, exist_ok=True)
-            first = _properties(State(), 3)
-            table = self._opened = DeltaTable.create(
-                self._uri, schema, "ignore", configuration=CONFIGURATION, commit_properties=first
-            )
+            if any(file.name.endswith(".parquet") for file in files_in(self.place, below=True)):
+                raise DamagedWarehouse(f"{self.place} has files but no {LOG}: put it back, or remove the folder")
+            if isinstance(self.place, Path):
+                self.place.mkdir(parents=True, exist_ok=True)
+            told: dict[str, Any] = {"configuration": CONFIGURATION, "storage_options": self._storage}
+            first = _properties(TableState(), 3)
+            table = self._opened = DeltaTable.create(self._uri, schema, "ignore", commit_properties=first, **told)
             self._sync_created()
         elif new := self._new_columns(table, schema):
             table.alter.add_columns(new, commit_properties=_properties(self.state(), 2))
@@ -268,33 +286,39 @@ class Table:
         there = {column.name: column for column in table.schema().fields}
         for column in schema.fields:
             if column.name in there and there[column.name].type != column.type:
-                raise DamagedWarehouse(f"{self.path}: the column {column.name} is {there[column.name].type}")
+                raise DamagedWarehouse(f"{self.place}: the column {column.name} is {there[column.name].type}")
         return [column for column in schema.fields if column.name not in there]
 
-    def _commit(self, actions: Sequence[AddAction | RemoveAction], state: State, batch: int | None) -> None:
+    def _commit(self, actions: Sequence[AddAction | RemoveAction], state: TableState, batch: int | None) -> None:
         table, app = self._open(), f"trellis/{self._job}"
         if batch is not None and (table.transaction_version(app) or 0) >= batch:
-            raise JobLocked(f"another process has written batch {batch} of {self._job} into {self.path}; stop it first")
+            raise JobLocked(
+                f"another process has written batch {batch} of {self._job} into {self.place}; stop it first"
+            )
         transactions = [] if batch is None else [Transaction(app, batch, _now())]
         properties = _properties(state, 1 + len(actions), transactions)
         try:
             table.create_write_transaction([*actions], "append", table.schema(), commit_properties=properties)
         except CommitFailedError as error:
-            raise JobLocked(f"another process writes {self.path}; stop it first ({error})") from None
+            raise JobLocked(f"another process writes {self.place}; stop it first ({error})") from None
         self._sync()
 
     def _sync(self) -> None:
         """Wait until all versions are on the disk."""
         assert self._opened is not None
         self._opened.update_incremental()
+        if not isinstance(self.place, Path):
+            return
         for version in range(self._durable + 1, self._opened.version() + 1):
-            sync_version(self.path / LOG, version)
+            sync_version(self.place / LOG, version)
         self._durable = self._opened.version()
 
     def _sync_created(self) -> None:
         """Wait until a new table, and the folders above it, are on the disk."""
-        sync_version(self.path / LOG, 0)
-        for folder in (self.path, *self.path.parents[: len(Path(self.spec.name).parts)]):
+        if not isinstance(self.place, Path):
+            return
+        sync_version(self.place / LOG, 0)
+        for folder in (self.place, *self.place.parents[: len(Path(self.spec.name).parts)]):
             sync(folder)
 
     def _files(self) -> list[dict[str, Any]]:
@@ -326,7 +350,7 @@ def _added(files: Iterable[File]) -> list[AddAction]:
     return [AddAction(file.name, file.bytes, {}, file.modified_ms, True, json.dumps(file.statistics)) for file in files]
 
 
-def _properties(state: State, lines: int = 1, transactions: Sequence[Transaction] = ()) -> CommitProperties:
+def _properties(state: TableState, lines: int = 1, transactions: Sequence[Transaction] = ()) -> CommitProperties:
     """Return the metadata of a commit that has so many *lines*, apart from those of *transactions*."""
     metadata = {KEY: state.dump(), LINES: lines + len(transactions)}
     return CommitProperties(custom_metadata=metadata, app_transactions=[*transactions] or None)

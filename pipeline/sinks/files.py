@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import uuid
 from dataclasses import dataclass
 from datetime import date
@@ -15,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.places import Place, files_in, filesystem, remove_file
 from pipeline.schemas import MESSAGES
 
 DICTIONARY_COLUMNS: Final = ("gateway_id", "day", "kind", "channel", "protocol", "peer", "sender")
 ROW_GROUP: Final = 50_000  # rows in a row group
 # The columns whose least and greatest values a table keeps of each file: numbers, dates, and this text.
 TEXT_WITH_STATISTICS: Final = "gateway_id"
-_PATTERN = re.compile(r"[\\*?\[\]{}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class File:
 class Staged:
     """The files in a folder of a table that no commit names yet; no reader sees them."""
 
-    path: Path
+    path: Place
     files: tuple[File, ...] = ()
 
     @property
@@ -54,9 +53,10 @@ class Writer:
     Columns whose values hardly repeat have no dictionary, which would cost more than everything else.
     """
 
-    def __init__(self, path: Path) -> None:
-        schema = to_arrow_schema(MESSAGES.schema)
-        self._file = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=list(DICTIONARY_COLUMNS))
+    def __init__(self, path: Place) -> None:
+        schema, (system, name) = to_arrow_schema(MESSAGES.schema), filesystem(path)
+        dictionaries = list(DICTIONARY_COLUMNS)
+        self._file = pq.ParquetWriter(name, schema, compression="zstd", use_dictionary=dictionaries, filesystem=system)
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
 
@@ -80,28 +80,30 @@ class Writer:
         self._waiting, self._rows = [], 0
 
 
-def finished(path: Path) -> Staged:
+def finished(path: Place) -> Staged:
     """Sync everything in the folder *path* of a table, and remove files without rows."""
-    path.mkdir(parents=True, exist_ok=True)
+    if isinstance(path, Path):
+        path.mkdir(parents=True, exist_ok=True)
     files: list[File] = []
-    for file in sorted(path.iterdir()):
-        if file.suffix == ".parquet" and not file.name.startswith("."):
+    for file in files_in(path):
+        if file.name.endswith(".parquet") and not file.name.startswith("."):
             told = described(path.parent, file)
             if told.rows:
                 sync(file)
                 files.append(told)
                 continue
-        file.unlink()
+        remove_file(file)
     sync(path)
     sync(path.parent)
     return Staged(path, tuple(files))
 
 
-def described(table: Path, file: Path) -> File:
+def described(table: Place, file: Place) -> File:
     """Describe *file* in the folder *table*, by its footer."""
-    footer, about = pq.read_metadata(file), file.stat()
-    name = file.relative_to(table).as_posix()
-    return File(name, footer.num_rows, about.st_size, about.st_mtime_ns // 1_000_000, _statistics(footer))
+    system, path = filesystem(file)
+    footer, about = pq.read_metadata(path, filesystem=system), system.get_file_info(path)
+    name = str(file).removeprefix(f"{table}/")
+    return File(name, footer.num_rows, about.size, about.mtime_ns // 1_000_000, _statistics(footer))
 
 
 def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
@@ -128,11 +130,6 @@ def _json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def escape_glob(path: Path | str) -> str:
-    """Escape the characters in *path* that Spark takes for patterns."""
-    return _PATTERN.sub(r"\\\g<0>", str(path))
-
-
 def write_json(path: Path, value: Any) -> None:
     """Replace the file *path* by *value* as JSON, durably and atomically."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -144,8 +141,10 @@ def write_json(path: Path, value: Any) -> None:
     sync(path.parent)
 
 
-def sync(path: Path) -> None:
-    """Wait until the file or directory *path* is on the disk."""
+def sync(path: Place) -> None:
+    """Wait until the file or directory *path* is on the disk; what an object store has accepted is."""
+    if not isinstance(path, Path):
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -13,7 +13,7 @@ SpansByGateway = dict[str, spans.Spans]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TableState:
     """The state of a table after a commit.
 
     *batch* is the number of its last batch, which added *added* of its *rows*. *plan* is the plan of that batch where
@@ -32,7 +32,7 @@ class State:
     counts: list[Any] | None = None
 
     @classmethod
-    def load(cls, told: dict[str, Any]) -> State:
+    def load(cls, told: dict[str, Any]) -> TableState:
         """Restore the state that `dump` wrote; names that this version does not know are left out."""
         return cls(**{name: value for name, value in told.items() if name in cls.__dataclass_fields__})
 

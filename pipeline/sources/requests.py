@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import httpx
@@ -22,6 +23,7 @@ from .records import SCHEMA, batch, parse_lines
 
 ROWS: Final = StructType([*MESSAGES.schema, StructField("reason", REJECTS.schema)])  # `reason`: it is not a record
 TASK_RECORDS = 10_000  # records that one task reads, with one request
+FIRST_RECORDS = 100  # one of which names the gateway: the second in a cluster, else the first
 TIMEOUT_SECONDS = 60.0  # for a response to begin, or to continue
 _REASON: Final = to_arrow_type(REJECTS.schema)
 
@@ -67,15 +69,18 @@ def _lines(source: HttpSource, piece: SequenceRange) -> Iterator[tuple[int, byte
     asked = {"after": piece.after, "limit": piece.until - piece.after}
     with httpx.stream("GET", address, params=asked, headers=bearer(source.key), timeout=TIMEOUT_SECONDS) as answer:
         _check(answer, address)
-        number, rest = piece.after, b""
-        for data in answer.iter_bytes():
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                number += 1
-                if not _comes_after(line, piece.until):
-                    yield number, line + b"\n"
-        if rest:
-            raise PipelineError(f"{address} broke off in the middle of a record")
+        for number, line in enumerate(_whole_lines(answer, address), piece.after + 1):
+            if not _comes_after(line, piece.until):
+                yield number, line + b"\n"
+
+
+def _whole_lines(answer: httpx.Response, address: str) -> Iterator[bytes]:
+    rest = b""
+    for data in answer.iter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+    if rest:
+        raise PipelineError(f"{address} broke off in the middle of a record")
 
 
 def _with_reason(records: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
@@ -84,15 +89,20 @@ def _with_reason(records: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
 
 
 def _gateway(client: httpx.Client) -> str | None:
-    """Return the id of the gateway, which the first record names; None if there is no record yet."""
-    answer = client.get("/v1/log", params={"after": 0, "limit": 1})
-    _check(answer, str(answer.url))
-    if not answer.content:
-        return None
-    entry = decode(answer.content)
-    if isinstance(entry, Message) or entry.kind != "start":
-        raise PipelineError(f"{answer.url}: the first record does not name its gateway")
-    return str(entry.fields["gateway"])
+    """Return the id of the gateway, which one of the first records names; None if no record does yet."""
+    read = 0
+    with client.stream("GET", "/v1/log", params={"after": 0, "limit": FIRST_RECORDS}) as answer:
+        address = str(answer.url)
+        _check(answer, address)
+        for line in _whole_lines(answer, address):
+            read += 1
+            with suppress(BadRecord):
+                entry = decode(line + b"\n")
+                if not isinstance(entry, Message) and entry.kind == "start":
+                    return str(entry.fields["gateway"])
+    if read == FIRST_RECORDS:
+        raise PipelineError(f"{address}: none of the first {read:,} records names its gateway")
+    return None
 
 
 def _last(client: httpx.Client) -> int:

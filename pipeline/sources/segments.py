@@ -23,6 +23,7 @@ from gateway.storage.record import BadRecord, decode
 from gateway.storage.segments import verify_line
 from pipeline import spans
 from pipeline.errors import PipelineError
+from pipeline.places import Place
 from pipeline.sinks.files import Writer
 
 from .fast_decoder import Row
@@ -138,7 +139,7 @@ def distribute(segments: list[Segment], count: int) -> list[list[Segment]]:
     return [sorted(pile, key=lambda segment: segment.first) for pile in piles if pile]
 
 
-def write_records(spark: SparkSession, segments: list[Segment], gateway: str, folder: Path) -> list[Row]:
+def write_records(spark: SparkSession, segments: list[Segment], gateway: str, folder: Place) -> list[Row]:
     """Write the records of *segments* as Parquet files into *folder*, on all workers; return the rejects."""
     context = spark.sparkContext
     tasks = list(enumerate(distribute(segments, TASKS * context.defaultParallelism)))
@@ -146,16 +147,23 @@ def write_records(spark: SparkSession, segments: list[Segment], gateway: str, fo
     return written.collect()
 
 
-def _write(folder: Path, gateway: str, number: int, segments: list[Segment]) -> list[Row]:
-    """Run one task: write a temporary file and rename it once it is complete, so a task can be repeated."""
+def _write(folder: Place, gateway: str, number: int, segments: list[Segment]) -> list[Row]:
+    """Run one task: write a temporary file and rename it once it is complete, so a task can be repeated.
+
+    An object is written under its name at once: it is whole or absent, and a repeated task writes the same again.
+    """
     rejects: list[Row] = []
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".part-{number}.{uuid.uuid4().hex}"
+    target = folder / f"part-{number:05d}.parquet"
+    temporary: Place = target
+    if isinstance(folder, Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".part-{number}.{uuid.uuid4().hex}"
     with Writer(temporary) as out:
         for parsed in chain.from_iterable(_parse(segment, gateway) for segment in segments):
             out.write(parsed.records)
             rejects += parsed.rejects
-    temporary.rename(folder / f"part-{number:05d}.parquet")
+    if isinstance(temporary, Path):
+        temporary.rename(str(target))
     return rejects
 
 

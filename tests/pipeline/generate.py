@@ -104,7 +104,7 @@ def write(directory: Path, all_lines: list[bytes], each: int = 100, first: int =
 
 
 def mixed(count: int) -> list[Entry]:
-    """*count* records of all protocols with genuine nodes, signed stream messages in chains with gaps, and counts."""
+    """*count* records of all protocols: genuine nodes, signed messages in chains with gaps, answers, and counts."""
     nodes = [one for one in json.loads((VECTORS / "sprout/valid.json").read_text()) if one["well_formed_and_signed"]]
     key = PrivateKey(bytes(31) + b"\7")
     entries: list[Entry] = [start()]
@@ -124,9 +124,17 @@ def mixed(count: int) -> list[Entry]:
                     continue
                 entries.append(counted(seq, time))
             case _:
-                packet = b'{"type":6,"topic":"lobby","n":%d}' % seq
-                entries.append(message(seq, time, b'{"n":%d}' % seq, protocol="topic_relay", wire=packet))
+                entries.append(_packet(seq, time))
     return entries
+
+
+def _packet(seq: int, time: int) -> Entry:
+    """A packet of the topic relay; most answer an earlier one, some by a sender with a name."""
+    parent = {2: f"id-{seq - 3}" if seq > 8 else None, 3: f"id-{seq - 1}", 7: f"id-{seq - 1}"}.get(seq % 8)
+    sender = Peer(7, "topic_relay", "ann" if seq % 3 else None)
+    told: dict[str, Any] = {"parent": parent, "undelivered": () if seq % 5 else ("sprout",)}
+    wire = b'{"type":6,"topic":"lobby","n":%d}' % seq
+    return message(seq, time, b'{"n":%d}' % seq, protocol="topic_relay", sender=sender, wire=wire, **told)
 
 
 def counted(seq: int, time: int) -> Fact:

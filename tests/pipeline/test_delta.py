@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.errors import DamagedWarehouse, JobLocked
 from pipeline.schemas import TOPIC_PACKETS, TableSpec
 from pipeline.sinks.delta import LOG, Table
-from pipeline.sinks.state import State
+from pipeline.sinks.state import TableState
 
 
 def packet(seq: int, gateway: str = "g") -> tuple[Any, ...]:
@@ -30,14 +30,14 @@ def sequences(table: Table) -> list[int]:
     return sorted(DeltaTable(table.path).to_pyarrow_table()["seq"].to_pylist())
 
 
-def add(table: Table, batch: int, *rows: tuple[Any, ...]) -> State:
+def add(table: Table, batch: int, *rows: tuple[Any, ...]) -> TableState:
     return table.append(table.stage_rows(list(rows)), replace(table.state(), batch=batch))
 
 
 @pytest.mark.parametrize("name", ["a b", "[1]", "grün", "it's"])
 def test_a_batch_is_one_commit_with_its_transaction_and_state(tmp_path: Path, name: str) -> None:
     table = Table(tmp_path / name, TOPIC_PACKETS, "decode")
-    assert (table.state(), table.names(), table.batch_of("decode")) == (State(), [], 0)
+    assert (table.state(), table.names(), table.batch_of("decode")) == (TableState(), [], 0)
     add(table, 1, packet(1), packet(2))
     state = add(Table(tmp_path / name, TOPIC_PACKETS, "decode"), 2, packet(3))
     assert (state.batch, state.rows, state.added) == (2, 3, 1)
@@ -84,7 +84,7 @@ def test_who_commits_between_a_look_and_a_commit_wins(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken)
     with pytest.raises(JobLocked, match="another process writes"):
-        other.append(staged, State(2))
+        other.append(staged, TableState(2))
     assert sequences(one) == [1, 2]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +23,9 @@ from gateway.access.auth import KeyFile
 from gateway.cli import app
 from gateway.clients import Client, RelayClient, SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
+from gateway.storage.archive import sealed_files
 from gateway.storage.importing import import_log
+from pipeline import main
 from pipeline.config import HttpSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.jobs import ingest, stats
@@ -30,7 +34,11 @@ from pipeline.schemas import CHANNEL_MINUTE, MESSAGES, REJECTS
 from pipeline.sinks.bus import CHANNEL
 from pipeline.sources import gateway as remote
 from pipeline.sources import requests
+from pipeline.sources.records import decode_row
 from pipeline.sources.stream import LogStream
+from tests.gateway.cluster.test_cluster import Cluster
+from tests.gateway.cluster.test_cluster import say as publish
+from tests.pages import ROOT, Reader
 from tests.pipeline.generate import lines, mixed, talk
 from tests.server import Server
 
@@ -55,25 +63,80 @@ def test_a_gateways_log_is_read_over_http_and_is_the_same_as_its_files(
     monkeypatch.setattr(remote, "BATCH_RECORDS", 70)
     grants = json.dumps({"rest:anonymous": ["*:*", "admin:*"]})
     with Server(tmp_path / "data", env={"TRELLIS_AUTH__GRANTS": grants}) as server:
-        say(server, [f"first {n}" for n in range(100)])
+        say(server, [*(f"first {n}" for n in range(100)), "später \U0001f600"])
         run = make_run(source=HttpSource(f"http://{server.http}"))
         assert ingest.run(run) == 2
-        assert ingest.run(run) == 0
-        say(server, ["später \U0001f600"])
-        assert ingest.run(run) == 1
         server.stop()
         with pytest.raises(PipelineError, match="cannot be reached"):
             ingest.run(run)
-    files = make_run(source=LogSource(tmp_path / "data/log"), warehouse=tmp_path / "other")
-    ingest.run(files)
-    stopped = len(rows(files)) - len(rows(run))
-    assert rows(files)[: len(rows(run))] == rows(run)
-    assert 0 <= stopped < 5, "what the gateway says when it stops"
-    assert sum(row[4] == "message" for row in rows(run)) == 101
+    told = [
+        line for path in sealed_files(tmp_path / "data/log") for line in path.read_bytes().splitlines(keepends=True)
+    ]
+    gateway = json.loads(told[0])["gateway"]
+    decoded = sorted(decode_row(line, gateway) for line in told)
+    heard = rows(run)
+    assert heard == decoded[: len(heard)]
+    assert 0 <= len(told) - len(heard) < 5, "what the gateway says when it stops"
+    assert sum(row[4] == "message" for row in heard) == 101
     assert rows(run, REJECTS) == []
     again = make_run(source=LogSource(tmp_path / "data/log"))
     ingest.run(again)
-    assert rows(again) == rows(files), "the files may take over from the gateway: nothing twice"
+    assert rows(again) == decoded, "the files may take over from the gateway: nothing twice"
+
+
+def test_each_run_may_read_another_gateway_of_a_cluster(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTP from one, which is killed; then from another; then the files of one that came in its place."""
+    monkeypatch.setenv("TRELLIS_AUTH__GRANTS", json.dumps({"rest:anonymous": ["*:*", "admin:*"]}))
+    cluster, said = Cluster(tmp_path), []
+    try:
+        one, two = cluster.start("one"), cluster.start("two", keys_of="one")
+        said += [publish(gateway, f"message {n}") for n in range(6) for gateway in (one, two)]
+        run = make_run(source=HttpSource(f"http://{one.http}"))
+        assert ingest.run(run)
+        before = rows(run)
+        one.kill()
+        said += [publish(two, f"after the kill {n}") for n in range(6)]
+        assert ingest.run(make_run(source=HttpSource(f"http://{two.http}")))
+        three = cluster.start("three", keys_of="two")
+        said += [publish(gateway, f"with a new one {n}") for n in range(3) for gateway in (three, two)]
+    finally:
+        cluster.stop()
+    logs = sorted((cluster.log(name), name) for name in ("two", "three"))
+    for _, name in logs:
+        ingest.run(make_run(source=LogSource(tmp_path / name)))
+    assert logs[1][0].startswith(logs[0][0]), "whoever stops last says more"
+    logged = logs[1][0].splitlines(keepends=True)
+    gateway = next(json.loads(line)["gateway"] for line in logged if b'"kind":"start"' in line)
+    told = rows(run)
+    assert told == sorted(decode_row(line, gateway) for line in logged)
+    assert {*before} < {*told}
+    assert {*said} <= {row[1] for row in told if row[4] == "message"}
+    assert rows(run, REJECTS) == []
+
+
+def test_everything_that_the_how_to_page_says_can_be_done_in_its_order(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's commands on the Spark of these tests; `test_processes.py` starts processes of their own."""
+    page = ROOT / "docs" / "how-to" / "data-pipeline.md"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(main, "start", lambda _options: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+
+    def look() -> None:
+        written = [path.read_text() for path in (tmp_path / "warehouse").rglob("*.json")]
+        assert not any(os.environ["TRELLIS_KEY"] in text for text in written), "the key is written down nowhere"
+        assert any("commitInfo" in text for text in written)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with Server(tmp_path / "trellis-data") as server:
+            Reader(tmp_path, {"127.0.0.1:8080": server.http}).read(page, look)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def test_a_stream_has_each_record_once_in_batches_of_its_limit(spark: SparkSession, tmp_path: Path) -> None:
@@ -143,7 +206,7 @@ def test_a_line_that_was_damaged_on_the_way_is_rejected_by_its_place(make_run: M
 
 
 def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_path: Path) -> None:
-    key = KeyFile(tmp_path / "data/keys/api-keys.json").add("pipeline", ["admin:*", "history:*"])
+    KeyFile(tmp_path / "data/keys/api-keys.json").add("pipeline", ["admin:*", "history:*"])
     with Server(tmp_path / "data") as server:
         url = f"http://{server.http}"
         for wrong in (None, "trellis_wrong"):
@@ -154,11 +217,6 @@ def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_p
                 done = CliRunner().invoke(app, ["pipeline", job, *given])
                 assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
                 assert f"{option}: {url} refuses" in done.stderr
-        run = make_run(source=HttpSource(url, key))
-        assert ingest.run(run) >= 1
-        written = [path.read_text() for path in run.options.warehouse.rglob("*.json")]
-        assert not any(key in text for text in written), "it is written down nowhere"
-        assert any("commitInfo" in text for text in written)
 
 
 def test_everybody_hears_the_statistics_once(make_run: MakeRun, tmp_path: Path) -> None:

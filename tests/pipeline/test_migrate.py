@@ -111,7 +111,8 @@ def test_a_migrated_warehouse_goes_on_where_it_was(
     run = make_run(warehouse=warehouse, source=LogSource(old / "log"))
     with pytest.raises(Exception, match="trellis pipeline migrate --warehouse"):
         check("stats", run.options)
-    manifests = {spec: json.loads((warehouse / spec.name / MANIFEST).read_text()) for spec in TABLES}
+    had = [spec for spec in TABLES if (warehouse / spec.name / MANIFEST).exists()]  # those tables that there were then
+    manifests = {spec: json.loads((warehouse / spec.name / MANIFEST).read_text()) for spec in had}
     kept = {path for path in warehouse.rglob("part-*.parquet") if ".staging" not in path.parts}
     step = 0
     while json.loads((warehouse / FORMAT_FILE).read_text())["format"] != FORMAT or any(warehouse.rglob(MANIFEST)):
@@ -121,7 +122,7 @@ def test_a_migrated_warehouse_goes_on_where_it_was(
     assert step > 5
     check("stats", run.options)
     assert set(warehouse.rglob("part-*.parquet")) == kept, "the files stay where they are"
-    for spec in set(TABLES) - {REJECTS, BATCHES}:
+    for spec in set(had) - {REJECTS, BATCHES}:
         state = run.table(spec).state()
         assert (state.batch, state.rows) == (
             manifests[spec]["batch"],

@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 
 from gateway.cli import app
 from pipeline import jvm, spans
-from pipeline.config import BadOption, HttpSource, LogSource, source, warehouse
+from pipeline.config import BadOption, HttpSource, LogSource, local, objects, source, warehouse
 from pipeline.errors import NoJava
 from pipeline.jobs import NAMES, job
+from pipeline.places import ObjectPath, escape_glob
 from pipeline.schemas import TABLES
-from pipeline.sinks.files import escape_glob
+from pipeline.session import object_store
 
 
 def test_sources(tmp_path: Path) -> None:
@@ -40,8 +41,27 @@ def test_sources(tmp_path: Path) -> None:
 
 def test_warehouses(tmp_path: Path) -> None:
     assert warehouse(str(tmp_path)) == warehouse(f"file://{tmp_path}") == tmp_path
-    with pytest.raises(BadOption, match="object stores"):
-        warehouse("s3a://bucket/x")
+    store = warehouse("s3a://bucket/x/")
+    assert store == warehouse("s3://bucket/x") == ObjectPath("bucket/x")
+    assert (str(store / "y"), str(store.parent), store.name) == ("s3a://bucket/x/y", "s3a://bucket", "x")
+    assert local(store, {"HOME": str(tmp_path)}).parent == tmp_path / ".cache/trellis", "for locks and the report"
+    assert (local(tmp_path, {}), objects(tmp_path), objects(store)) == (tmp_path, None, store)
+    for bad in ("s3a://", "s3a://bucket//x", "hdfs://host/x"):
+        with pytest.raises(BadOption):
+            warehouse(bad)
+
+
+def test_the_settings_for_an_object_store() -> None:
+    """The packages have the version of Spark's own Hadoop, and an endpoint has no bucket in its host name."""
+    told = object_store({"AWS_ENDPOINT_URL": "http://h:1", "AWS_REGION": "r"})
+    hadoop = next(jvm.jars().glob("hadoop-client-runtime-*.jar")).stem.removeprefix("hadoop-client-runtime-")
+    assert told["spark.jars.packages"].split(",")[0] == f"org.apache.hadoop:hadoop-aws:{hadoop}"
+    assert {told[f"spark.hadoop.fs.s3a.{name}"] for name in ("endpoint", "path.style.access", "endpoint.region")} == {
+        "http://h:1",
+        "true",
+        "r",
+    }
+    assert not any("fs.s3a" in name for name in object_store({}))
 
 
 def test_spans_are_sets() -> None:
@@ -160,16 +180,8 @@ def test_paths_are_taken_literally() -> None:
 # The command
 
 
-WRONG = (
-    ("nonsense",),
-    ("gaps", "--once", "--follow"),
-    ("gaps", "--heap", "few"),
-)
-
-
-@pytest.mark.parametrize("arguments", WRONG)
-def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(app, ["pipeline", *arguments])
+def test_a_value_of_the_wrong_kind_ends_with_2() -> None:
+    done = CliRunner().invoke(app, ["pipeline", "gaps", "--heap", "few"])
     assert (done.exit_code, "Usage" in done.stderr) == (2, True)
 
 

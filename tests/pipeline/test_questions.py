@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from gateway.core.message import Message, Peer
+from gateway.storage.record import encode
 from pipeline.catalog import register
 from pipeline.schemas import FOREST, GAPS, INTEGRITY, MESSAGES, REJECTS
 from pipeline.sources.records import decode_row
+from pipeline.transforms.questions import SOURCES
+from pipeline.transforms.questions import TABLES as ANSWERED
+from pipeline.transforms.questions import answer as transform
 from tests.pages import blocks
 from tests.pipeline.generate import GATEWAY, lines, message, start
 
 PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
-WHOM, FIRST, BACK, BYTES, TWICE, WRONG, LONG, WORD = [block.code for block in blocks(PAGE)]
+WHOM, FIRST, BACK, DEPTHS, BYTES, WRONG, TWICE, LONG, WORD = [block.code for block in blocks(PAGE)]
 WEEK = 7 * 86_400_000
 MONDAY = 1_763_942_400_000  # 2025-11-24
 
@@ -39,6 +44,8 @@ def talk() -> list[Message]:
         more["parent"] = None if asked is None else dice.choice((asked.id, *asked.ids))
         more["ids"] = dice.choice(((), (f"other-{seq}",)))
         more["wire"] = dice.choice((None, b'"\xc3\xbc"'))
+        more["refs"] = dice.choice(({}, {"streamr": [1, 0]}))
+        more["undelivered"] = dice.choice(((), (), ("sprout",), ("sprout", "streamr")))
         more["id"] = dice.choice(told).id if told and dice.random() < 0.05 else f"id-{seq}"
         text = dice.choice(("hi", "the WEATHER", "weather ü", ""))
         content = json.dumps({"text": text}, ensure_ascii=False).encode() if dice.random() < 0.9 else b'"weather"'
@@ -67,6 +74,9 @@ def asked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Spar
     for spec, rows in tables.items():
         name = spec.name.rpartition("/")[2]
         spark.createDataFrame(rows, spec.schema).coalesce(1).createOrReplaceTempView(name)
+    sources = {name: spark.table(name) for name in SOURCES}
+    for spec in ANSWERED:
+        transform(spec, sources).createOrReplaceTempView(spec.name.rpartition("/")[2])
     return spark
 
 
@@ -112,11 +122,32 @@ def test_who_comes_back(asked: SparkSession) -> None:
     assert len(expected) > 3
 
 
-def test_where_the_bytes_are(asked: SparkSession) -> None:
-    count, size = Counter(one.channel for one in TOLD), Counter[str]()
+def test_threads_by_depth(asked: SparkSession) -> None:
+    depth: dict[int, int] = {}
+    top: dict[int, int] = {}
+    took: defaultdict[int, list[int]] = defaultdict(list)
     for one in TOLD:
-        size[one.channel] += len(one.content) + len(one.wire or b"")
-    assert rows(asked, BYTES) == [(channel, count[channel], n) for channel, n in size.most_common()]
+        known = [other for other in TOLD if other.seq < one.seq and one.parent in (other.id, *other.ids)]
+        if known:
+            depth[one.seq], top[one.seq] = depth.get(known[0].seq, 0) + 1, top.get(known[0].seq, known[0].seq)
+            took[depth[one.seq]].append(one.time - known[0].time)
+    deepest = {seq: max(depth[other] for other in top if top[other] == seq) for seq in set(top.values())}
+    ends = Counter(deepest.values())
+    below = [(n, len(took[n]), ends[n], pytest.approx(median(took[n]))) for n in sorted(took)]
+    assert rows(asked, DEPTHS) == [(0, len(deepest), 0, None), *below]
+    assert len(below) > 5, "more than two rounds of climbing"
+
+
+def test_where_the_bytes_are(asked: SparkSession) -> None:
+    count, size = Counter(one.channel for one in TOLD), defaultdict[str, list[int]](lambda: [0, 0, 0])
+    for one in TOLD:
+        line = json.loads(encode(one))
+        more = sum(len(json.dumps(line[name], separators=(",", ":"))) for name in ("native", "refs") if name in line)
+        for place, n in enumerate((len(one.content), len(one.wire or b""), more)):
+            size[one.channel][place] += n
+    expected: list[tuple[Any, ...]] = [(channel, count[channel], *sizes, sum(sizes)) for channel, sizes in size.items()]
+    assert rows(asked, BYTES) == sorted(expected, key=lambda row: -row[-1])
+    assert all(sizes[2] for sizes in size.values())
 
 
 def test_what_was_said_twice(asked: SparkSession) -> None:
@@ -129,12 +160,23 @@ def test_what_was_said_twice(asked: SparkSession) -> None:
 
 
 def test_what_is_wrong(asked: SparkSession) -> None:
+    missed = Counter(name for one in TOLD for name in one.undelivered)
+    said: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
+    for one in TOLD:
+        said[one.channel, one.id].append(one.content)
+    copies = Counter[str]()
+    for told in said.values():
+        copies["another content" if len(set(told)) > 1 else "the same content"] += len(told) - 1
+    assert all(missed.values())
+    assert all(copies.values())
     assert rows(asked, WRONG) == [
         ("chain", "fork", 1),
         ("chain", "open", 2),
         ("check eth", "signed by another", 2),
-        ("log", "checksum", 1),
-        ("log", "foreign", 2),
+        *(("copy", cause, n) for cause, n in sorted(copies.items())),
+        ("line", "checksum", 1),
+        ("line", "foreign", 2),
+        *(("undelivered", name, n) for name, n in sorted(missed.items())),
     ]
 
 
@@ -143,10 +185,22 @@ def test_which_conversations_are_long(asked: SparkSession) -> None:
 
 
 def test_who_said_a_word(asked: SparkSession) -> None:
-    expected = []
-    for one in sorted(TOLD, key=lambda one: -one.time):
-        content = json.loads(one.content)
-        if isinstance(content, dict) and "weather" in content["text"].lower():
-            expected.append((one.channel, one.sender.identity, content["text"]))
-    assert [row[1:] for row in rows(asked, WORD)] == expected[:100]
-    assert len(expected) > 50
+    def expected(*words: str) -> list[tuple[Any, ...]]:
+        told = sorted(TOLD, key=lambda one: -one.time)
+        found = [one for one in told if {*words} <= {*re.findall(r"\w+", one.content.decode().lower())}]
+        return [(one.channel, one.sender.identity, one.content.decode()) for one in found]
+
+    assert [row[1:] for row in rows(asked, WORD)] == expected("weather", "ü")[:100]
+    assert len(expected("weather", "ü")) > 30
+    for query, words in {
+        "Weather": ["weather"],
+        "weath": ["weath"],
+        ".* (weather": ["weather"],
+        "x'' OR": ["or"],
+    }.items():
+        found = rows(asked, f"SELECT channel, sender, content FROM search('{query}') ORDER BY at DESC")
+        assert found == expected(*words)
+    assert rows(asked, "SELECT * FROM search(' .')") == [], "nothing was asked"
+    catalog = asked.conf.get("spark.sql.warehouse.dir")  # a function makes this folder
+    assert catalog is not None
+    assert catalog.endswith("/.checkpoints"), "none where Spark runs"

@@ -19,7 +19,7 @@ from pipeline.sinks import delta, files, recovery
 from pipeline.sinks.delta import LOG, Table
 from pipeline.sinks.files import sync
 from pipeline.sinks.recovery import HINT
-from pipeline.sinks.state import State
+from pipeline.sinks.state import TableState
 from tests.pipeline.test_delta import add, commits, packet, sequences
 
 
@@ -80,9 +80,9 @@ def summed_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse whose newest commit has a checkpoint."""
     warehouse = tmp_path_factory.mktemp("summed up")
     table = Table(warehouse, TOPIC_PACKETS, "decode")
-    table.append(table.stage_rows([packet(1)]), State(1))
+    table.append(table.stage_rows([packet(1)]), TableState(1))
     for version in range(2, 50):
-        table.note(State(1, notes={"version": version}))
+        table.note(TableState(1, notes={"version": version}))
     return warehouse
 
 
@@ -149,7 +149,7 @@ def test_who_does_not_write_a_table_reads_no_torn_commit(tmp_path: Path) -> None
 
 def test_torn_counts_of_batches_are_written_again(make_run: Callable[..., Run]) -> None:
     run = make_run()
-    state = State(1, counts=["decode", 1, 1, 5, 5, 5, 0, 0.1])
+    state = TableState(1, counts=["decode", 1, 1, 5, 5, 5, 0, 0.1])
     check_batches(run, "decode", state)
     table = run.table(BATCHES)
     commits(table)[-1].write_bytes(b"{")
@@ -160,14 +160,14 @@ def test_torn_counts_of_batches_are_written_again(make_run: Callable[..., Run]) 
 def test_each_commit_says_how_many_lines_it_has(tmp_path: Path) -> None:
     table = Table(tmp_path / "new", TOPIC_PACKETS, "decode")
     add(table, 1, packet(1))
-    table.note(State(1))
+    table.note(TableState(1))
     wider = TableSpec(TOPIC_PACKETS.name, StructType([*TOPIC_PACKETS.schema, StructField("new", LongType())]), ("seq",))
     add(Table(tmp_path / "new", wider, "decode"), 2, (*packet(2), 7))
     table.vacuum(0)
     made = Table(tmp_path / "made", TOPIC_PACKETS, "decode")
     staged = files.finished(table.path / Path(table.names()[0]).parent)
     made.path.mkdir(parents=True)
-    made.create_with(staged.files, State(1, 1), {"decode": 1})
+    made.create_with(staged.files, TableState(1, 1), {"decode": 1})
     for commit in [*commits(table), *commits(made)]:
         told = [json.loads(line) for line in commit.read_bytes().splitlines()]
         assert told[0]["commitInfo"][recovery.LINES] == len(told), commit

@@ -23,11 +23,9 @@ from pipeline.report.charts import Periods, bars_over_time, lines_over_time
 from pipeline.report.data import ReportData, gather
 from pipeline.report.page import page
 from pipeline.run import Run
-from pipeline.schemas import CHANNEL_MINUTE, GAPS, INTEGRITY, LATENCY_MINUTE, MESSAGES
-from tests.pages import ROOT, blocks
+from pipeline.schemas import CHANNEL_MINUTE, FAULTS, GAPS, INTEGRITY, LATENCY_MINUTE, MESSAGES, STORAGE
 from tests.pipeline.test_ingest import files
 
-HOW_TO = ROOT / "docs" / "how-to" / "data-pipeline.md"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -114,6 +112,12 @@ def compare(run: Run, cells: Cells) -> None:
     found = {(row[0], name): n for row in rows(cells, "integrity") for name, n in zip(names, row[1:], strict=True) if n}
     assert found == verdicts
     assert rows(cells, "rejects") == [("foreign", 1)]
+    faults = "SELECT concat(what, ': ', cause), n FROM {} ORDER BY n DESC, what, cause"
+    assert rows(cells, "faults") == asked(run, FAULTS, faults) != []
+    size = "content_bytes + wire_bytes + reference_bytes"
+    assert rows(cells, "storage") == asked(
+        run, STORAGE, f"SELECT channel, messages, {size} FROM {{}} ORDER BY 3 DESC, 1"
+    )
 
 
 def test_its_numbers_are_those_of_the_tables(made: tuple[Run, Path]) -> None:
@@ -136,21 +140,6 @@ def test_the_gateway_reads_its_numbers(made: tuple[Run, Path]) -> None:
     assert [tuple(row.values()) for row in told["unreadable"]] == rows(cells, "rejects") == [("foreign", 1)]
     assert [row["job"] for row in told["work"]] == [row[0] for row in rows(cells, "batches")]
     assert [f"{row['from']} → {row['to']}" for row in told["flows"]] == [row[0] for row in rows(cells, "flows")] != []
-
-
-def test_the_program_of_the_how_to_page_reads_the_tables(
-    made: tuple[Run, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The rest of that page starts Spark, which takes longer than everything else here: `make soak` does it."""
-    run, _ = made
-    (program,) = (block for block in blocks(HOW_TO) if block.how == "file look.py")
-    (tmp_path / "warehouse").symlink_to(run.options.warehouse)
-    monkeypatch.chdir(tmp_path)
-    capsys.readouterr()
-    exec(compile(program.code, str(HOW_TO), "exec"), {"__name__": "__main__"})  # noqa: S102  # our own page
-    counted = asked(run, CHANNEL_MINUTE, "SELECT channel, sum(n) FROM {} GROUP BY channel")
-    assert sorted(capsys.readouterr().out.splitlines()) == sorted(f"{channel} {n}" for channel, n in counted)
-    assert counted
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser here")
@@ -180,8 +169,28 @@ def test_names_that_peers_chose_are_text() -> None:
         },
         **{"integrity": [("<i>", "ok", 1)], "gaps": [("<i>", 1)], "forest": {}, "rejects": [("<i>", 1)], "batches": []},
     }
-    numbers = ReportData(**given)
+    numbers = ReportData(
+        **given,
+        answers=[("<i>", nasty, 3), ("rest", "rest", 1)],
+        pairs=[("<i>", nasty, "<i>", "<b>", 3), ("rest", "ann", "rest", "bob", 1)],
+        answer_times=[(nasty, 2, 500.0, 1500.0)],
+        retention=[("2026-11-16", 0, 4), ("2026-11-16", 1, 3), ("2026-11-23", 0, 2)],
+        threads=[(0, 2, 0, None), (1, 3, 2, 500.0)],
+        deepest=14,
+        faults=[("check <i>", nasty, 4), ("line", "torn", 1)],
+        storage=[(nasty, 2, 10, 20, 30), ("lobby", 1, 5, 0, 0)],
+    )
     text = page(numbers, 0)
+    cells = read(text)
+    assert rows(cells, "pairs")[0][1] == "<b>", "a long name cuts off no other"
+    assert rows(cells, "pairs")[1] == ("ann", "bob", "rest → rest", 1)
+    assert rows(cells, "answers")[1] == ("rest → rest", 1)
+    assert rows(cells, "answer-times")[0][1:] == (2, "0.50", "1.50")
+    assert rows(cells, "retention") == [("2026-11-16", 4, 3, 0, 0), ("2026-11-23", 2, 0, 0, 0)]
+    assert rows(cells, "threads") == [(0, 2, 0, "-"), (1, 3, 2, "0.50")]
+    assert "The deepest thread has 14." in text
+    assert rows(cells, "faults")[1] == ("line: torn", 1)
+    assert rows(cells, "storage")[1] == ("lobby", 1, 5)
     assert "<script" not in text
     assert "\x1b" not in text
     assert "<b>" not in text.partition("</h1>")[2].partition("</p>")[0]
@@ -214,12 +223,21 @@ def test_an_axis_has_few_round_steps_and_room_for_all(most: float, whole: bool) 
     assert float(texts[-1].replace(",", "")) == pytest.approx(axis.top)
 
 
-@given(st.integers(0, 2 * 10**12), st.integers(1, 10**6))
+@given(st.integers(0, 2 * 10**12), st.integers(1, 10**8))
 def test_an_axis_of_time_has_few_round_times(begin: int, minutes: int) -> None:
     ticks = time_ticks(begin, begin + minutes * 60_000)
     assert len(ticks) <= 4
     assert all(0 <= tick.at <= 1 for tick in ticks)
     assert len(ticks) >= 1 or minutes < 8
+    assert all(len(tick.text) <= 5 for tick in ticks), "they have room beside each other in a picture of 300 pixels"
+
+
+def test_an_axis_of_time_says_when_a_day_and_a_year_begin() -> None:
+    new_year = 1_767_225_600_000
+    hours, days = (time_ticks(new_year - n * 3_600_000, new_year + n * 3_600_000) for n in (20, 72))
+    assert [tick.text for tick in hours] == ["12:00", "2026", "12:00"]
+    assert [tick.text for tick in days] == ["12-30", "2026", "01-03"]
+    assert [tick.text for tick in time_ticks(new_year + 1, new_year + 60 * 86_400_000)] == ["01-07", "01-27", "02-16"]
 
 
 def test_percentiles_over_time_are_those_of_the_minutes(made: tuple[Run, Path]) -> None:
