@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from gateway.core.errors import RequestError
 from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.principal import Principal
 from gateway.core.session import Session
@@ -128,7 +129,8 @@ class Services:
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
     fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *answer_scheduler*
     gives long answers their turns. *retention_ms* tells how long messages are kept (ms; None without a limit).
-    *handshake* is how long a new connection may take to send something complete, in seconds.
+    *handshake* is how long a new connection may take to send something complete, in seconds. *tell_members* tells the
+    adapters of a protocol at other gateways of the cluster something that may be lost; see `Adapter.hear_member`.
     """
 
     bus: Bus
@@ -142,6 +144,7 @@ class Services:
     answer_scheduler: AnswerScheduler
     retention_ms: Callable[[], int | None] = lambda: None
     handshake: float = 10.0
+    tell_members: Callable[[str, bytes], None] = lambda _protocol, _data: None
 
 
 class Adapter(ABC):
@@ -158,6 +161,8 @@ class Adapter(ABC):
         Mapping[str, str | None]
     ] = {}  # of `OPERATIONS`: how the protocol expresses it; None if it cannot
     limits: ClassVar[Mapping[str, str]] = {}  # of `LIMIT_NAMES`: how much of it there may be
+    agreed: ClassVar[tuple[str, ...]] = ()  # the settings that are the same at all members of a cluster
+    agreed_secrets: ClassVar[tuple[str, ...]] = ()  # and the files of secrets
     principals: ClassVar[str] = "anonymous"  # a regular expression: what may follow its name in `auth.grants`
 
     def __init__(self, settings: Any, home: Installation) -> None:
@@ -223,6 +228,10 @@ class Adapter(ABC):
     def learn(self, entries: Sequence[Message | Fact]) -> None:
         """Note *entries* that another gateway submitted and that were just logged, as if this one had."""
 
+    def hear_member(self, data: bytes) -> None:
+        """Take what this adapter told at another gateway; raises `RequestError` if it is nothing of the kind."""
+        raise RequestError(f"{self.name} tells its members nothing, not {len(data)} bytes")
+
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row | KnownId]:  # noqa: ARG002  (mostly nothing)
         """The rows that *entries* add to this adapter's tables, and further ids by which records are found."""
         return ()
@@ -274,6 +283,14 @@ class Adapter(ABC):
     def commands(cls) -> Mapping[str, Any]:
         """The subcommands that it adds to `trellis`: typer applications by name."""
         return {}
+
+    def take_over(self, wire: bytes, channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
+        """Publish *wire*, which another gateway has kept of a message that came to it in this protocol.
+
+        It counts as by *caller*, whose peer is *who*, where nobody signed it. Return whether it was new. Raises
+        `RequestError` if it is not valid, is not for *channel*, or if the protocol brings such messages another way.
+        """
+        raise RequestError(f"what was said on {self.title} comes by its links only")
 
     def listeners(self) -> list[Listener]:
         """The TCP ports that it listens on."""

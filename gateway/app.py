@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 
 import anyio
 import sniffio
@@ -41,6 +42,7 @@ from . import gauges
 from .adapter import Adapter, Listener, Refusal
 from .admission import Acceptor
 from .cluster_link import membership_of
+from .held_links import hold_links, name_links
 from .membership import Membership
 from .proxies import ForwardedHeaders
 from .runtime import Gateway
@@ -78,18 +80,25 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
 
 
 def _add_routes(app: FastAPI, gateway: Gateway, courier: Courier) -> None:
-    """Add the paths of each adapter, of REST and of the pages."""
+    """Add the paths of each adapter, of REST and of the pages.
+
+    The routes are added themselves: `include_router` would build each a second time at the first request, and each
+    request would be matched in two steps.
+    """
     for adapter in gateway.adapters:
         for path in adapter.paths:
             app.add_api_websocket_route(path, _endpoint(gateway, adapter), name=adapter.name)
         for router in adapter.routers():
-            app.include_router(router)
+            app.routes.extend(router.routes)
     app.add_api_websocket_route(PATH, _endpoint(gateway, WebSocketService(gateway)), name=REST)
-    app.include_router(reference_pages.router())
-    app.include_router(webhook_routes.router(courier))
-    app.include_router(rest.router(gateway))
-    app.include_router(pages.router())
-    app.include_router(help_routes.router())
+    for router in (
+        reference_pages.router(),
+        webhook_routes.router(courier),
+        rest.router(gateway),
+        pages.router(),
+        help_routes.router(),
+    ):
+        app.routes.extend(router.routes)
     app.add_exception_handler(HTTPException, answer_http_exception)
 
 
@@ -121,8 +130,11 @@ async def _lifespan(app: FastAPI, courier: Courier) -> AsyncIterator[None]:
         gateway.metrics.gauges["tasks"] = _task_counter()
         if sniffio.current_async_library() == "asyncio":
             _watch_loop(gateway)
+        await tasks.start(courier.run)
         app.state.listening = await _listen(gateway, tasks, stack)
-        tasks.start_soon(courier.run)
+        if gateway.membership is not None:
+            name_links(gateway.membership, gateway.links)
+            tasks.start_soon(hold_links, gateway.membership, gateway.links)
         for link in gateway.links:
             tasks.start_soon(link.run)
         yield
@@ -138,8 +150,18 @@ def _start(app: FastAPI) -> None:
         app.state.failure = str(error)
         raise
     except (OSError, ValueError, sqlite3.Error) as error:
-        app.state.failure = f"{gateway.settings.data} cannot be used: {error}; choose another with --data"
+        app.state.failure = unusable(gateway.settings.data, error)
         raise
+
+
+def unusable(data: Path, error: Exception) -> str:
+    """Return why the data directory *data* cannot be used, and what to do about it."""
+    reason = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        reason = "it is no directory" if isinstance(error, FileExistsError) else error.strerror
+        if error.filename not in (None, str(data)):
+            reason = f"{error.filename}: {reason}"
+    return f"{data} cannot be used: {reason}; choose another with --data"
 
 
 class Guard:

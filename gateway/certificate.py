@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import structlog
 
 from .settings import Settings
 
 PROTOCOLS = ("h2", "http/1.1")  # ALPN protocols of hypercorn; a client that offers none of them is served too
+RENEW = "replace the file, then send SIGHUP"
+SOON = timedelta(days=14)  # before its end a certificate should have been renewed
+
+logger = structlog.get_logger("trellis")
 
 
 class Certificate:
@@ -21,6 +29,7 @@ class Certificate:
     def __init__(self, settings: Settings) -> None:
         self.current = read(settings)
         self.fingerprint = fingerprint(settings)
+        log_validity(settings)
 
     def context(self, settings: Settings) -> ssl.SSLContext | None:
         """A context for a listener; None if there is no certificate."""
@@ -48,6 +57,25 @@ def read(settings: Settings) -> ssl.SSLContext | None:
 def fingerprint(settings: Settings) -> str | None:
     """The SHA-256 of the certificate's file, to tell whether it has changed; None without one."""
     return None if settings.tls_cert is None else hashlib.sha256(settings.tls_cert.read_bytes()).hexdigest()
+
+
+def log_validity(settings: Settings) -> None:
+    """Warn in the log if clients refuse the certificate of *settings* because of its dates, or will soon."""
+    if settings.tls_cert is None:
+        return
+    from cryptography import x509  # a gateway without a certificate starts faster without it
+
+    with suppress(OSError, ValueError):  # what OpenSSL could read, and this cannot, is served all the same
+        found = x509.load_pem_x509_certificate(settings.tls_cert.read_bytes())
+        first, last, now = found.not_valid_before_utc, found.not_valid_after_utc, datetime.now(UTC)
+        details = {"file": str(settings.tls_cert), "begins": first.isoformat(), "ends": last.isoformat()}
+        if now > last:
+            logger.error("the certificate has expired", **details, consequence="clients refuse it", do=RENEW)
+        elif now < first:
+            do = "set the clock of this machine, or use another certificate"
+            logger.error("the certificate is not valid yet", **details, consequence="clients refuse it", do=do)
+        elif now > last - SOON:
+            logger.warning("the certificate expires soon", **details, do=RENEW)
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from adapters import ADAPTERS
-from gateway.commands import backup, explain, health, keys, messaging, operate, tail
+from gateway.commands import backup, clusters, explain, health, keys, messaging, operate, tail
 from gateway.commands.bench import bench
 from gateway.commands.certificates import dev_cert
-from gateway.commands.common import ConfigFile, Data, load_settings, paint, registry, say
+from gateway.commands.common import ConfigFile, Data, load_settings, registry, run
 from gateway.commands.demo import demo
 from gateway.commands.links import links
 from gateway.commands.pipeline import pipeline
 from gateway.commands.status import status
+from gateway.commands.sync import sync
 from gateway.commands.top import top
-from gateway.core.errors import OperatorError
 
 from .config import load
 
@@ -36,20 +35,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command; exit codes are 0 (done), 1 (failed) and 2 (wrong usage)."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # typeshed: TextIO, in fact a wrapper
-    try:
-        app()
-    except OperatorError as error:
-        fail(str(error))
-    except OSError as error:  # of a file or a folder that a command was given
-        fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None))
-
-
-def fail(reason: str) -> NoReturn:
-    """Say why the command failed, and exit with code 1."""
-    say(f"{paint('trellis:', typer.colors.RED, bold=True)} {reason}")
-    sys.exit(1)
+    run(app)
 
 
 def print_version(asked: bool) -> None:
@@ -94,13 +80,13 @@ def serve(
       trellis serve --config /etc/trellis.toml --log-format json
       trellis serve --host 0.0.0.0 --tls-cert certs/cert.pem --tls-key certs/key.pem
     """
-    from .service import run
+    from .service import run as serve_until_stopped
 
     flags = {"host": host, "port": port, "sprout.port": sprout_port, "sprout.tls_port": sprout_tls_port, "data": data}
     flags |= {"tls_cert": tls_cert, "tls_key": tls_key, "loop": loop, "log_format": log_format}
     flags |= {"open_to_all": open_to_all or None}
     settings = load_settings(context, config, flags)
-    run(settings, partial(load, registry(context), config, flags), adopt=adopt)
+    serve_until_stopped(settings, partial(load, registry(context), config, flags), adopt=adopt)
 
 
 for command in (demo, messaging.publish, tail.tail, messaging.direct, messaging.channels, messaging.peers):
@@ -108,6 +94,7 @@ for command in (demo, messaging.publish, tail.tail, messaging.direct, messaging.
 app.command()(status)
 app.command()(top)
 app.command()(links)
+app.command()(sync)
 app.command()(bench)
 app.command()(explain.explain)
 app.command()(operate.check_config)
@@ -120,6 +107,7 @@ app.command()(health.healthcheck)
 app.command()(pipeline)
 app.command("dev-cert")(dev_cert)
 app.add_typer(keys.app, name="key")
+app.add_typer(clusters.app, name="cluster")
 for adapter in ADAPTERS:
     for name, commands in adapter.commands().items():
         app.add_typer(commands, name=name)

@@ -5,19 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
+from zlib_ng.zlib_ng import crc32
+
+from gateway.access.secretfile import read_secret
+from gateway.access.shared import SharedKeys
+from gateway.access.shared_grants import SharedGrants
+from gateway.cluster.agreement import FILES, stated
+from gateway.cluster.signals import MAX_SIGNAL, Want, encode_signal
+
+from .dotted_values import dotted_values
 from .membership import TICK, Call, CannotJoin, Membership
 
 if TYPE_CHECKING:
+    from gateway.access.manager import AccessManager
     from gateway.cluster.turn import Turn
+    from gateway.jetstream.connecting import JetStreamSettings
     from gateway.jetstream.reader import StreamEntry
-    from gateway.jetstream.stream import JetStreamSettings
+    from gateway.jetstream.status import JetStreamStatus
 
     from .runtime import Gateway
 
-MAX_WANTED: Final = 128  # bytes of the name of a member
+# The settings that all members have to have in common, beside those that adapters name (`Adapter.agreed`).
+AGREED: Final = (
+    *("channels.create", "channels.limit", "channels.names", "channels.pins", "limits.rates", "limits.subscriptions"),
+    *(f"limits.{who}.{what}" for who in ("address", "peer", "channel", "bytes") for what in ("rate", "burst")),
+)
+MAX_UNHEARD: Final = 32 << 20  # bytes of signals that wait for the gateway; beyond it they are lost
 
 
 class JetStreamLink:
@@ -25,7 +42,15 @@ class JetStreamLink:
 
     def __init__(self, settings: JetStreamSettings) -> None:
         self.on_call: Callable[[], None] = lambda: None
+        self.on_signal: Callable[[bytes], None] = lambda _data: None
+        self.is_full: Callable[[], bool] = lambda: False
+        self._untaken = False  # whether something was taken while it was full, so that no more is read
         self.place = 0
+        self.digest: int | None = None
+        self.lost = 0  # signals that came too fast
+        self.shared: dict[str, SharedKeys | SharedGrants] = {}  # by the names of values
+        self._unheard = 0  # bytes
+        self._known: set[str] = set()  # values that were received
         self._settings = settings
         self._calls = SimpleQueue[Call]()
 
@@ -34,19 +59,24 @@ class JetStreamLink:
         from gateway.jetstream.stream import JetStream  # nats-py is an extra
 
         self._turn, self.place = turn, place
-        self._stream = JetStream(self._settings, self._came, self._failed, self._heard)
-        self._stream.start(place)
+        values = {name: partial(self._came_value, name) for name in self.shared}
+        self._stream = JetStream(self._settings, self._came, self._failed, self._heard, turn.me, values)
+        self._stream.start(place, self.digest)
         self._tick()
 
     @property
     def caught_up(self) -> bool:
-        """Whether the turn was given all that was in the stream when it was opened."""
-        return self._stream.end is not None and self.place >= self._stream.end
+        """Whether the turn was given all that was in the stream when it was opened, and shared values are known."""
+        return self._known == self.shared.keys() and self._stream.end is not None and self.place >= self._stream.end
 
     @property
-    def trouble(self) -> str:
-        """Why the stream does not answer; empty if it does."""
-        return self._stream.status().error
+    def refused(self) -> int:
+        """How many values that members share could not be read."""
+        return sum(each.refused for each in self.shared.values())
+
+    def status(self) -> JetStreamStatus:
+        """How the stream is doing."""
+        return self._stream.status()
 
     def receive(self, seconds: float) -> Call | None:
         """The next call; None if there is none for so many *seconds*."""
@@ -61,7 +91,11 @@ class JetStreamLink:
 
     def want(self, member: str) -> None:
         """Tell all others that *member* wants the turn."""
-        self._stream.tell(member.encode())
+        self.tell(encode_signal(Want(member)))
+
+    def tell(self, data: bytes, to: str = "") -> None:
+        """Tell all others *data*, or the member *to*."""
+        self._stream.tell(data, to)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Have the gateway run *call* after *seconds*."""
@@ -69,6 +103,10 @@ class JetStreamLink:
             self._stream.later(seconds, partial(self._put, call))
         else:
             self._put(call)
+
+    def put_value(self, name: str, data: bytes, version: int) -> None:
+        """Replace the shared value *name* of *version*."""
+        self._stream.put_value(name, data, version)
 
     def close(self) -> None:
         """End the connection."""
@@ -84,23 +122,48 @@ class JetStreamLink:
         self._put(partial(self._take, entries))
 
     def _heard(self, data: bytes) -> None:
-        if len(data) <= MAX_WANTED:
-            self._put(partial(self._turn.wanted, data.decode("ascii", "replace")))
+        if len(data) > MAX_SIGNAL or self._unheard + len(data) > MAX_UNHEARD:
+            self.lost += 1
+            return
+        self._unheard += len(data)
+        self._put(partial(self._hear, data))
+
+    def _came_value(self, name: str, version: int, data: bytes) -> None:
+        self._put(partial(self._take_value, name, version, data))
 
     def _failed(self, reason: str) -> None:
         self._put(partial(_raise, CannotJoin(f"the stream of the cluster cannot be used: {reason}")))
 
     def _tick(self) -> None:
-        self._put(self._turn.tick)
+        self._put(self._on_tick)
         self._stream.later(TICK, self._tick)
 
     # On the gateway's loop
 
+    def _take_value(self, name: str, version: int, data: bytes) -> None:
+        self._known.add(name)
+        self.shared[name].receive(version, data)
+
+    def _hear(self, data: bytes) -> None:
+        self._unheard -= len(data)
+        self.on_signal(data)
+
     def _take(self, entries: list[StreamEntry]) -> None:
         for entry in entries:
-            self.place = entry.position
+            self.place, self.digest = entry.position, crc32(entry.data)
             self._turn.arrived(entry.data)
-        self._stream.took(self.place)
+        self._read_more()
+
+    def _read_more(self) -> None:
+        """Let more be read, unless too much waits for the disk; `_on_tick` looks again."""
+        self._untaken = self.is_full()
+        if not self._untaken:
+            self._stream.took(self.place)
+
+    def _on_tick(self) -> None:
+        self._turn.tick()
+        if self._untaken:
+            self._read_more()
 
 
 def _raise(error: Exception) -> None:
@@ -112,12 +175,41 @@ def membership_of(gateway: Gateway) -> Membership | None:
     cluster, home = gateway.settings.cluster, gateway.home
     if not cluster.url:
         return None
-    from gateway.jetstream.stream import JetStreamSettings  # nats-py is an extra
+    from gateway.jetstream.connecting import JetStreamSettings  # nats-py is an extra
 
-    keys = blake2b(b"cluster", key=home.secret, digest_size=8).hexdigest()
+    keys = _keyed(home.secret, b"cluster")
     protocols = "+".join(sorted(adapter.name for adapter in gateway.adapters))
     about = f"gateway {home.gateway_id}, keys {keys}, protocols {protocols}"
     settings = JetStreamSettings(
         cluster.name, cluster.url, cluster.replicas, cluster.authorities, cluster.credentials, about
     )
-    return Membership(cluster.gateway, JetStreamLink(settings), lease=cluster.lease_seconds)
+    link = JetStreamLink(settings)
+    _share_access(gateway.access_manager, gateway.settings.data / "keys", link)
+    return Membership(cluster.gateway, link, lease=cluster.lease_seconds, terms=partial(terms_of, gateway))
+
+
+def terms_of(gateway: Gateway) -> dict[str, str]:
+    """What *gateway* has to have in common with other members: settings, and digests of secrets, by their names."""
+    settings, home = gateway.settings, gateway.home
+    values = dict(dotted_values(settings))
+    terms = {name: stated(values[name]) for name in AGREED}
+    terms["enabled protocols"] = stated(sorted(adapter.name for adapter in gateway.adapters))
+    for adapter in gateway.adapters:
+        chosen = settings.section(type(adapter)).model_dump(mode="json", include=set(adapter.agreed))
+        terms |= {f"{adapter.name}.{name}": stated(value) for name, value in chosen.items()}
+        for name in adapter.agreed_secrets:
+            path = home.secrets / name
+            terms[FILES + name] = _keyed(home.secret, read_secret(path)) if path.exists() else ""
+    return terms
+
+
+def _keyed(secret: bytes, data: bytes) -> str:
+    return blake2b(data, key=secret, digest_size=8).hexdigest()
+
+
+def _share_access(manager: AccessManager, secrets: Path, link: JetStreamLink) -> None:
+    """Share the API keys in the folder *secrets*, and the grants."""
+    keys = SharedKeys(secrets, partial(link.put_value, "keys"), manager.reload_keys)
+    grants = SharedGrants(secrets, manager.grants, partial(link.put_value, "grants"), manager.access.set_grants)
+    link.shared = {"keys": keys, "grants": grants}
+    manager.on_reloaded, manager.set_grants = keys.merge, grants.configure

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,17 @@ from pydantic import ValidationError
 from gateway.core.errors import OperatorError
 
 from .adapter import Adapter
+from .dotted_values import dotted_values
 from .settings import PREFIX, Settings, settings_model
 from .settings_validation import validate_settings
 
 # Variables that are not settings: for the commands that talk to a gateway, and for the test suite.
-OTHERS = frozenset({"TRELLIS_URL", "TRELLIS_KEY", "TRELLIS_FUZZ", "TRELLIS_SOAK", "TRELLIS_REQUIRE_INTEROP"})
+OTHERS = frozenset(
+    {
+        *("TRELLIS_URL", "TRELLIS_KEY", "TRELLIS_REMOTE_KEY"),
+        *("TRELLIS_FUZZ", "TRELLIS_SOAK", "TRELLIS_REQUIRE_INTEROP"),
+    }
+)
 
 
 class BadConfiguration(OperatorError):
@@ -42,7 +49,7 @@ def load(
     try:
         settings = model(**_nested(flags or {}))
     except ValidationError as error:
-        faults += [_fault(dict(e)) for e in error.errors()]
+        faults += [_fault(dict(e), model) for e in error.errors()]
     except ValueError as error:  # the file is no TOML, or a variable no JSON
         faults.append(f"{file or 'environment'}: {error}")
     else:
@@ -69,8 +76,28 @@ def _unknown_variables(model: type[Settings]) -> list[str]:
     known = {name.upper() for name in model.model_fields}
     names = [name for name in os.environ if name.startswith(PREFIX) and name not in OTHERS]
     unknown = [name for name in names if name.removeprefix(PREFIX).split("__")[0].upper() not in known]
-    return [f"{name}: no such setting" for name in sorted(unknown)]
+    keys = [PREFIX + key.upper().replace(".", "__") for key in _keys(model)] if unknown else []
+    return [_no_such(name, keys) for name in sorted(unknown)]
 
 
-def _fault(error: dict[str, Any]) -> str:
-    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}"
+def _fault(error: dict[str, Any], model: type[Settings]) -> str:
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] != "extra_forbidden":
+        return f"{key}: {error['msg']}"
+    return _no_such(key, _keys(model))
+
+
+def _no_such(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, (key for key in known if _depth(key) == _depth(name)), 1)
+    return f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _depth(name: str) -> int:
+    """Return in how many tables the setting is that has this *name* in the file, or in the environment."""
+    return name.count(".") + name.count("__")
+
+
+def _keys(model: type[Settings]) -> set[str]:
+    """Every key of *model*, and every table that has one."""
+    keys = [key.split(".") for key, _ in dotted_values(model.model_construct())]
+    return {".".join(key[:length]) for key in keys for length in range(1, len(key) + 1)}

@@ -1,4 +1,4 @@
-"""Takes what other gateways logged: the same lines, known and delivered as if they had been accepted here."""
+"""Takes what other gateways logged: appends the same lines, and delivers them as if they were accepted here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from gateway.cluster.signals import BadSignal
 from gateway.core.bus import Bus
-from gateway.core.message import LATE_AFTER, Message, Peer
+from gateway.core.errors import ProtocolError, RequestError
+from gateway.core.message import LATE_AFTER, REST, Message, Peer
 from gateway.storage.facts import number_end
 from gateway.storage.log import Log
 from gateway.storage.record import Entry, Fact
@@ -18,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class ForeignEntries:
-    """Takes entries in their order; nothing is logged on that account. *reach* moves the clock of the log on."""
+    """Takes entries in their order; nothing else is logged for them. *reach* moves the clock of the log on."""
 
     def __init__(self, bus: Bus, log: Log, adapters: Sequence[Adapter], reach: Callable[[int], None]) -> None:
         self._bus = bus
@@ -38,6 +40,24 @@ class ForeignEntries:
                 self._learn(run)
             except Exception:  # a bug; the log is complete all the same
                 logger.exception("what another gateway accepted is in the log, but not known to all of this one")
+
+    def flaw(self, message: Message) -> str | None:
+        """What is wrong with a direct *message* that another gateway sent; None if nothing is."""
+        if message.protocol == REST:
+            return None
+        adapter = next((each for each in self._adapters if each.name == message.protocol), None)
+        return "an unknown protocol" if adapter is None else adapter.flaw(message)
+
+    def hear(self, protocol: str, data: bytes) -> None:
+        """Give *data* to the adapter of *protocol*, which that of another gateway told; raises `BadSignal`."""
+        for adapter in self._adapters:
+            if adapter.name == protocol:
+                try:
+                    adapter.hear_member(data)
+                except (RequestError, ProtocolError, ValueError) as error:
+                    raise BadSignal(str(error)) from None
+                return
+        raise BadSignal("an unknown protocol")
 
     def _learn(self, run: Sequence[Entry]) -> None:
         if isinstance(run[0], Fact):

@@ -12,6 +12,7 @@ from gateway.core.flows import BOUNDS_US
 from gateway.core.histogram import Histogram
 from gateway.core.member import Member
 
+from . import cluster_report
 from .metrics import Histograms
 from .runtime import Gateway
 
@@ -58,6 +59,7 @@ def install(gateway: Gateway) -> None:
         "log_last_sequence": lambda: log.synced_seq,
         "disk_free_bytes": lambda: disk.free_bytes,
         "build_info": lambda: {build: 1},
+        **cluster_report.gauges(gateway.membership),
     }
     checks: Histograms = {
         (each.name,): found for each in gateway.adapters if (found := each.signature_checks()) is not None
@@ -93,8 +95,8 @@ def _by_protocol(gateway: Gateway, size: Callable[[Member], int]) -> Mapping[tup
 
 
 def _links(gateway: Gateway, *, up: bool) -> Mapping[tuple[str, ...], float]:
-    """How many links there are, or are *up*, by protocol."""
+    """How many links this gateway is to hold, or are *up*, by protocol."""
     found: dict[tuple[str, ...], float] = {(link.protocol,): 0 for link in gateway.links}
     for link in gateway.links:
-        found[link.protocol,] += link.is_up or not up
+        found[link.protocol,] += link.is_up or not (up or link.is_elsewhere)
     return found

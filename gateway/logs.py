@@ -6,12 +6,14 @@ removal of secrets: what a peer sent must not fill the disk, reveal a key or con
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
 import threading
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
@@ -102,7 +104,8 @@ def configure(form: str, level: str = "info") -> None:
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_Formatter("%(asctime)s [%(levelname)s] %(name)s: %(message)s"))
+        plain = _Formatter("%(asctime)s [%(levelname)s] %(name)s: %(message)s")
+        handler.setFormatter(_JsonFormatter() if form == "json" else plain)
         handler.addFilter(_limit_record)
         root.addHandler(handler)
     root.setLevel(logging.INFO if level == "debug" else max(logging.WARNING, LEVELS[level]))
@@ -155,6 +158,17 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return without_secrets(super().format(record))
+
+
+class _JsonFormatter(logging.Formatter):
+    """Formats the lines of libraries, tracebacks too, as JSON with the members of the gateway's own lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+        line = {"event": record.getMessage(), "level": record.levelname.lower(), "timestamp": when}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return without_secrets(json.dumps(line | {"logger": record.name}))
 
 
 def _limit_record(record: logging.LogRecord) -> bool:

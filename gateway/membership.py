@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any, Final, Protocol
@@ -18,32 +20,35 @@ from typing import Any, Final, Protocol
 import anyio
 import structlog
 
+from gateway.cluster.aside import Aside
 from gateway.cluster.batch import member
 from gateway.cluster.bookmark import Bookmark
+from gateway.cluster.lag import Behind, LagClock
+from gateway.cluster.reasons import ELSEWHERE, QUIET, REMOVED, TOO_SHORT, TORN
+from gateway.cluster.signals import Alive
 from gateway.cluster.turn import LEASE, STALLED, Link, Turn
 from gateway.core.bus import Bus
+from gateway.core.directs import first_direct_number
 from gateway.core.errors import OperatorError, Unavailable
 from gateway.core.member import Member
 from gateway.core.message import Message
-from gateway.storage.log import Log
+from gateway.jetstream.status import JetStreamStatus
+from gateway.storage.log import MAX_UNSYNCED_BYTES, Log
 from gateway.storage.record import Entry, Fact
 from gateway.storage.segments import Segments, parse_header
 
 from .foreign import ForeignEntries
 
 TICK: Final = 0.1  # seconds
-JOIN_SECONDS: Final = 60.0  # to get the turn for the first time, once everything before was read
+JOIN_SECONDS: Final = 60.0  # to get the turn for the first time, once the stream was read
 LEAVE_SECONDS: Final = 5.0  # to give it up
 NUMBERS: Final = 1 << 16  # peer numbers that are reserved at once, since none can be reserved while others accept
 SAVE_SECONDS: Final = 60.0
+SILENT: Final = 10.0  # seconds without an answer of the servers, also if nobody waits for one
+LAGGING: Final = 10.0  # seconds behind the cluster, after which the gateway is not ready
 FILE: Final = "stream-position.json"  # in the data directory
-QUIET: Final = "no other member passes the turn on, or the servers have no quorum"
-ELSEWHERE: Final = "another gateway accepts now; try again in a moment"
 
-_TOO_SHORT: Final = (
-    "the log ends with record {}, and what the stream has begins with {}: copy the data directory of another gateway "
-    "of the cluster that was stopped"
-)
+_VERSION: Final = version("trellis-gateway")
 
 logger = structlog.get_logger("trellis")
 Call = Callable[[], object]
@@ -54,10 +59,14 @@ class CannotJoin(OperatorError):
 
 
 class StreamLink(Link, Protocol):
-    """A connection to the stream; what it has for the gateway are calls."""
+    """A connection to the stream, which gives the gateway calls to run on its loop."""
 
     on_call: Callable[[], None]  # told, in any thread, that there is something to `receive`
+    on_signal: Callable[[bytes], None]  # called, as one of the calls, with what others tell
+    is_full: Callable[[], bool]  # asked whether so much waits for the disk that no more is to be read
     place: int  # of what was given to the turn last, in the stream
+    digest: int | None  # of that; None if it is not known
+    lost: int  # signals that came too fast
 
     def open(self, turn: Turn, place: int) -> None:
         """Give *turn* all that is in the stream behind *place*."""
@@ -69,12 +78,22 @@ class StreamLink(Link, Protocol):
     def receive(self, seconds: float) -> Call | None:
         """The next call; None if there is none for so many *seconds*. It may raise `CannotJoin`."""
 
+    def tell(self, data: bytes, to: str = "") -> None:
+        """Tell *data* to all others, or to the member *to*; it may be lost."""
+
+    def status(self) -> JetStreamStatus:
+        """How it is doing."""
+
     @property
-    def trouble(self) -> str:
-        """Why the stream does not answer; empty if it does, or if nobody knows."""
+    def refused(self) -> int:
+        """How many values that members share could not be read."""
 
     def close(self) -> None:
         """End the connection."""
+
+
+def _refuse(reason: str) -> None:
+    raise CannotJoin(reason)
 
 
 class _Joining:
@@ -92,7 +111,7 @@ class _Joining:
         """Log those of *lines* that are not in the log yet."""
         have = self.log.next_seq - entries[0].seq
         if have < 0:
-            raise CannotJoin(_TOO_SHORT.format(self.log.next_seq - 1, entries[0].seq))
+            raise CannotJoin(TOO_SHORT.format(self.log.next_seq - 1, entries[0].seq))
         if entries[0].seq <= self._last_seq <= entries[-1].seq:
             theirs = lines[self._last_seq - entries[0].seq].rstrip(b"\n")
             if self._last != theirs:
@@ -110,29 +129,47 @@ class _Joining:
         """The turn is kept until the gateway has started."""
 
     def hold(self, why: str | None) -> None:
-        """Nobody publishes yet."""
+        """Nothing is published yet."""
+
+    def removed(self) -> None:
+        """Let it not start."""
+        raise CannotJoin(REMOVED)
 
     def lost(self) -> None:
         """Nothing was accepted yet."""
 
+    def torn(self) -> None:
+        """Let it not start."""
+        raise CannotJoin(TORN)
+
 
 class Membership:
-    """The gateway *name* in a cluster; *link* is its connection to the stream.
+    """The gateway *name* in a cluster; *link* is its connection to the stream, *terms* what all have in common.
 
     It is the `Taker` of its turn and the `Sequencer` of the gateway, whose messages and facts it has taken at once
     while it is this gateway's turn, and refuses otherwise.
     """
 
     def __init__(
-        self, name: str, link: StreamLink, clock: Callable[[], float] = monotonic, *, lease: float = LEASE
+        self,
+        name: str,
+        link: StreamLink,
+        clock: Callable[[], float] = monotonic,
+        *,
+        lease: float = LEASE,
+        terms: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.link = link
         self.failure: str | None = None  # why it stops
         self._clock = clock
         self.turn = Turn(member(name, time_ns() // 1_000_000), self, link, clock, lease=lease)
+        self.aside = Aside(link, clock, self.turn.wanted, self._alive, terms, _refuse, lambda: link.status().silence)
+        link.on_signal = self.aside.hear
+        self._lag = LagClock(clock)
+        self.behind = Behind(0, 0, 0.0)  # how far it is, at the last tick
         self._calls = deque[Call]()  # that wait for the turn
         self._events: list[anyio.Event] = []
-        self._saved = clock()
+        self._save_at = 0.0  # by the clock; at once, because a backup needs it
 
     # Joining and leaving
 
@@ -143,11 +180,16 @@ class Membership:
         turn.taker = joining = _Joining(data / "log", lambda _call: None)
         turn.pinned, turn.base = True, joining.log.next_seq
         try:
-            link.open(turn, self._bookmark.load(turn.position, joining.log.next_seq))
-            begun = self._clock()
+            place, link.digest = self._bookmark.load(turn.position, joining.log.next_seq)
+            link.open(turn, place)
+            begun, asked = self._clock(), False
+            self.aside.agreement.refresh()
             while not turn.acting:
                 if link.caught_up:
                     self._check(joining)
+                    if not asked:  # who passes the turn on answers this first
+                        self.aside.agreement.ask()
+                        asked = True
                     turn.want()
                 elif turn.position.number:
                     begun = self._clock()
@@ -156,7 +198,9 @@ class Membership:
                 else:
                     turn.tick()
                 if self._clock() - begun > JOIN_SECONDS:
-                    raise CannotJoin(f"no turn in the cluster for {JOIN_SECONDS:.0f} seconds: {link.trouble or QUIET}")
+                    raise CannotJoin(
+                        f"no turn in the cluster for {JOIN_SECONDS:.0f} seconds: {link.status().error or QUIET}"
+                    )
             self._check(joining)
         except BaseException:
             link.close()
@@ -167,7 +211,7 @@ class Membership:
     def _check(self, joining: _Joining) -> None:
         end = self.turn.position.next_seq
         if end and joining.log.next_seq < end:
-            raise CannotJoin(_TOO_SHORT.format(joining.log.next_seq - 1, end))
+            raise CannotJoin(TOO_SHORT.format(joining.log.next_seq - 1, end))
         if end and joining.log.next_seq > end:
             raise CannotJoin(
                 f"the log has record {joining.log.next_seq - 1}, and the stream ends with {end - 1}: the stream was "
@@ -177,14 +221,17 @@ class Membership:
     def start(self, log: Log, bus: Bus, foreign: ForeignEntries) -> None:
         """Log into *log* and deliver by *bus* what this gateway accepts, and by *foreign* what others do."""
         self._log, self._bus, self._foreign = log, bus, foreign
-        log.divert = self.turn.logged
+        log.divert, self.link.is_full = self.turn.logged, lambda: log.unsynced_bytes > MAX_UNSYNCED_BYTES
         bus.acceptance.on_waiting = self.turn.want
         bus.peers.block, bus.peers.reserve = NUMBERS, 0
         bus.peers.top_up()
+        bus.directs.next_id = count(first_direct_number(bus.peers.free - NUMBERS))
+        self.aside.start(bus, foreign.flaw, foreign.hear)
         self.turn.taker = self
 
     def started(self, post: Callable[[Callable[[], None]], None]) -> None:
         """Let others have the turn; *post* runs a call on the loop of the gateway."""
+        self.aside.agreement.refresh()  # files may have been made
         self.link.on_call = lambda: post(self._receive)
         self.turn.pinned = False
         self._receive()
@@ -201,6 +248,7 @@ class Membership:
     def leave(self) -> None:
         """Give the turn up for good, and send what is not in the stream yet."""
         self.link.on_call = lambda: None
+        self.aside.leave()
         end = self._clock() + LEAVE_SECONDS
         while not self.turn.leave() and self._clock() < end:
             if (call := self.link.receive(TICK)) is not None:
@@ -210,26 +258,35 @@ class Membership:
         self.link.close()
 
     def tick(self) -> None:
-        """Note once a minute how far the log is, so that the next start reads only what follows."""
-        if self._clock() - self._saved > SAVE_SECONDS and not self.turn.over:
-            self._saved = self._clock()
-            state = self._bookmark.state(self.turn.position, self.link.place)
+        """Give a sign of life, and note at first and each minute how far the log is, for the next start."""
+        self.aside.beat()
+        me, *others = self.aside.members()
+        stored = self.link.status().stored
+        self.behind = self._lag.behind(me, others, stored.last if stored is not None else 0)
+        if self._clock() >= self._save_at and not self.turn.over:
+            self._save_at = self._clock() + SAVE_SECONDS
+            state = self._bookmark.state(self.turn.position, self.link.place, self.link.digest)
             self._log.when_synced(state["next_seq"] - 1, partial(self._bookmark.save, state), hurry=False)
 
     def closed(self) -> None:
-        """Note how far the log is, which was closed; who lost its turn has not taken what it read last."""
+        """Note how far the log is, which was closed; a gateway that lost its turn has not taken what it read last."""
         if not self.turn.over:
-            self._bookmark.save(self._bookmark.state(self.turn.position, self.link.place))
+            self._bookmark.save(self._bookmark.state(self.turn.position, self.link.place, self.link.digest))
+
+    def _alive(self) -> Alive:
+        turn = self.turn
+        return Alive(turn.me, _VERSION, turn.position.next_seq, self.link.place, turn.acting)
 
     @property
     def trouble(self) -> str | None:
-        """Why this gateway does not accept; None if it does, or has waited for a moment only."""
-        waited = self.turn.waited
-        return (
-            f"the cluster has not answered for {waited:.0f} s: {self.link.trouble or QUIET}"
-            if waited > STALLED
-            else None
-        )
+        """Why this gateway does not accept, or is behind; None if it is only for a moment."""
+        status = self.link.status()
+        waited, silence = self.turn.waited, status.silence
+        if waited > STALLED or silence > SILENT:
+            return f"the cluster has not answered for {max(waited, silence):.0f} s: {status.error or QUIET}"
+        if (behind := self.behind).seconds > LAGGING:
+            return f"the gateway has been behind the cluster for {behind.seconds:.0f} s, by {behind.records:,} records"
+        return None
 
     # The sequencer
 
@@ -259,7 +316,7 @@ class Membership:
             self.turn.want()
 
     async def until_acting(self) -> None:
-        """Wait until it is this gateway's turn, or until it is clear that the cluster does not answer."""
+        """Wait until it is this gateway's turn, or until the cluster turns out not to answer."""
         while not self.turn.acting and self._log.failing is None:
             self.turn.want()
             self._events.append(event := anyio.Event())
@@ -269,12 +326,13 @@ class Membership:
     def keeping(self) -> Iterator[Callable[[], None]]:
         """Keep the turn for a moment, for a request that needs it, until it is over or calls what this gives it."""
         self.turn.requests += 1
-        kept = [True]
+        kept = True
 
         def done() -> None:
-            if kept.pop():
+            nonlocal kept
+            if kept:
+                kept = False
                 self.turn.finished()
-            kept.append(False)
 
         try:
             yield done
@@ -309,9 +367,17 @@ class Membership:
         if why is not None:
             self._wake()
 
+    def removed(self) -> None:
+        """Stop the process: the others go on without it."""
+        self._fail(REMOVED)
+
     def lost(self) -> None:
         """Stop the process: what it told its peers is not what the cluster accepted."""
         self._fail("another gateway claimed the turn, and what this one had in memory was not accepted")
+
+    def torn(self) -> None:
+        """Stop the process: it cannot know what the others know."""
+        self._fail(TORN)
 
     def _fail(self, reason: str) -> None:
         logger.error("the gateway cannot be a member any more", reason=reason, consequence="it stops; start it again")

@@ -52,11 +52,25 @@ COUNTERS = {
     "given_up": Family("Connections closed because too much memory was held for all of them", (), "it grows at all"),
     "refused": Family("Requests, nodes or messages refused", ("protocol", "reason"),
                       "it grows: a client is wrong, or somebody tries"),
+    "ids_taken": Family("Messages with an id of another gateway that belongs to something else: they got another one",
+                        ("protocol",), "it grows at all: somebody says ids of others; the log names them"),
+    "handed_over": Family("Messages that somebody handed over from another gateway (`trellis sync`)", ("result",),
+                          "`refused` grows; the answers to `/v1/sync/import` say why"),
     "connections": Family("Connections accepted", ("protocol",), "it grows much faster than usual"),
     "webhook_attempts": Family("Attempts to deliver a message to a webhook", ("outcome",),
                                "others than `delivered` grow: a receiver is down or wrong"),
     "faults": Family("Things that should not happen: failed writes, damaged records, bugs", ("kind",),
                      "it grows at all; the log has a line for each"),
+    "cluster_ignored_batches": Family("Batches in the stream of the cluster that did not count, since the start", (),
+                                      "it keeps growing: turns are claimed again and again"),
+    "cluster_ignored_signals": Family("Signals of other members that could not be believed", (),
+                                      "it grows: members of versions that do not fit, or somebody tries"),
+    "cluster_lost_signals": Family("Signals of other members that were left out, since they came too fast", (),
+                                   "it grows: the gateway is overloaded; presence may be late"),
+    "cluster_refused_values": Family("Values that members share and that could not be read", (),
+                                     "it grows at all: the log says why"),
+    "cluster_reconnects": Family("Connections to NATS servers that were lost and made again", (),
+                                 "it keeps growing: servers fail, or the network does"),
     "log_lines_left_out": Family("Lines of the program's own log that were left out, because there were too many",
                                  (), "it grows: something fails again and again"),
 }
@@ -69,7 +83,7 @@ GAUGES = {
     "channels": Family("Channels that exist or are listened to", (), "it comes near `channels.limit`"),
     "subscriptions": Family("Channels that connections listen to, counted for each connection", ("protocol",)),
     "outbox_bytes": Family("Bytes that wait for peers to read them", ("protocol",), "it grows and does not fall"),
-    "links": Family("Links to other relays that are configured", ("protocol",)),
+    "links": Family("Links to other relays that this gateway is to keep connected", ("protocol",)),
     "links_up": Family("Links to other relays that are connected", ("protocol",), "it is less than `trellis_links`"),
     "unsynced_bytes": Family("Bytes of the log that wait for the disk", (), "it stays beyond a few MB: a slow disk"),
     "index_lag_records": Family("Records that are on disk and not in the tables of the index yet", (),
@@ -81,6 +95,19 @@ GAUGES = {
     "webhook_dead_letters": Family("Messages that receivers refused, until somebody deletes or retries them",
                                    (), "it grows: `GET /v1/webhooks` names the webhook and its last error"),
     "webhooks_disabled": Family("Webhooks that are disabled", (), "it grows: mend the receiver, then enable it"),
+    "cluster_members": Family("Gateways of the cluster that are alive, this one among them; 0 if it runs alone", (),
+                              "it is less than there should be"),
+    "cluster_differing_members": Family("Members that differ in a setting that all should have in common", (),
+                                        "it is not 0: `trellis cluster status` names the settings"),
+    "cluster_accepts": Family("1 if it is this gateway's turn to accept"),
+    "cluster_connected": Family("1 if there is a connection to a NATS server", (), "it is 0"),
+    "cluster_replicas_current": Family("NATS servers that have the whole stream; 0 if one server keeps it alone", (),
+                                       "it is less than `cluster.replicas`"),
+    "cluster_last_batch": Family("The number of the last batch of the stream that counted"),
+    "cluster_lag_records": Family("Records that other gateways have and this one has not taken", (),
+                                  "it grows and does not fall"),
+    "cluster_lag_seconds": Family("How long this gateway has been behind", (), "it is more than some seconds"),
+    "cluster_unsent_bytes": Family("Bytes that wait for the stream", (), "it grows: the servers do not keep up"),
     "build_info": Family("1; the labels say which program runs", ("version", "python", "loop")),
 }
 
@@ -100,6 +127,7 @@ FAULT_KINDS = (
     *("late", "tick", "webhook"),
 )
 OUTCOMES = ("delivered", "refused", "unreachable", "gone")  # of attempts to deliver to webhooks
+HANDED_OVER = ("accepted", "known", "refused")  # what became of messages from another gateway
 REFUSAL_REASONS = ("400", "401", "403", "404", "429", "503")
 
 # What is read when Prometheus asks: a number, or one for each combination of label values.
@@ -149,6 +177,10 @@ class Metrics:
         """A session was closed because it read too slowly."""
         self.counts["overflows"][protocol,] += 1
 
+    def id_taken(self, protocol: str) -> None:
+        """A message came with an id of another gateway that belongs to something else."""
+        self.counts["ids_taken"][protocol,] += 1
+
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Add to a counter of `COUNTERS`."""
         self.counts[name][labels] += by
@@ -195,6 +227,7 @@ class _Collector(Collector):
             "kind": FAULT_KINDS,
             "reason": REFUSAL_REASONS,
             "outcome": OUTCOMES,
+            "result": HANDED_OVER,
         }
         return product(*(known[label] for label in labels))
 

@@ -82,6 +82,7 @@ async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
     told = difference(gateway.access.valid_keys(), found.keys)
     new_certificate = found.fingerprint != gateway.certificate.fingerprint
     _follow(gateway, found)
+    certificate.log_validity(found.settings)
     logger.info("reloaded", settings=changed, keys=told, certificate="new" if new_certificate else "the same")
     return True
 
@@ -117,7 +118,7 @@ def _follow(gateway: Gateway, found: LoadedConfiguration) -> None:
     gateway.settings = found.settings
     gateway.certificate.current, gateway.certificate.fingerprint = found.tls, found.fingerprint
     gateway.access.origins = found.origins
-    gateway.access.set_grants(found.settings.auth.grants)
+    gateway.access_manager.set_grants(found.settings.auth.grants)
     gateway.access.set_keys(found.keys)
     gateway.admission.limits = limits
     gateway.bus.subscriptions = limits.subscriptions
@@ -129,6 +130,8 @@ def _follow(gateway: Gateway, found: LoadedConfiguration) -> None:
     gateway.retention.limits = retention_limits(found.settings)
     gateway.access_log.enabled = found.settings.access_log
     logs.configure(found.settings.log_format, found.settings.log_level)
+    if gateway.membership is not None:
+        gateway.membership.aside.agreement.refresh()
 
 
 def _refuse(reasons: list[str]) -> bool:

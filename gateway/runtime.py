@@ -35,7 +35,7 @@ from gateway.storage.log import SealPolicy
 from gateway.storage.retention import Retention, RetentionLimits
 from gateway.storage.segments import Segments
 
-from . import identity, logs, machine, systemd, tracing
+from . import cluster_report, identity, logs, machine, systemd, tracing
 from .access_log import AccessLog
 from .adapter import Adapter, Services
 from .admission import Admission
@@ -143,6 +143,7 @@ class Gateway:
             *(self.metrics, self.access, self.answer_scheduler),
             retention_ms=lambda: self.retention.limits.age,
             handshake=self.settings.limits.handshake_seconds,
+            tell_members=self.membership.aside.tell_adapters if self.membership else lambda _protocol, _data: None,
         )
 
     def _watch(self) -> None:
@@ -290,6 +291,11 @@ class Gateway:
             found.append(self.membership.trouble)
         return found + [f"{name} makes no progress" for name in self.watchdog.stalled]
 
+    def cluster_report(self) -> dict[str, Any] | None:
+        """How this gateway is doing in its cluster; None if it runs alone."""
+        membership = self.membership
+        return None if membership is None else cluster_report.report(membership, self.settings.cluster.name)
+
     def tick(self) -> None:
         """Do what is due; called once a second."""
         self.watchdog.tick()
@@ -304,6 +310,7 @@ class Gateway:
             self._tick()
             return
         self.membership.tick()
+        cluster_report.count(self.metrics, self.membership)
         if not self._ticking:
             self._ticking = True
             self.membership.when_acting(self._tick)

@@ -1,4 +1,4 @@
-"""Who decides in which order, and at what time, something is logged.
+"""Decides in which order, and at what time, submissions are logged.
 
 The bus checks what is published and submits it to the sequencer; `Bus.take` stamps, logs and delivers it. Facts are
 submitted as well. A gateway that runs alone takes at once what it submits.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import logging
@@ -27,7 +28,7 @@ from gateway.shells.uvicorn_websocket import FastWebSocket
 from gateway.shells.websocket import MAX_MESSAGE
 
 from . import identity, logs, machine, systemd
-from .app import create_app
+from .app import create_app, unusable
 from .reload import on_hangup
 from .runtime import Gateway
 from .settings import Settings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import hypercorn.config
 
 BACKLOG = 4096
+OF_PORT = (errno.EADDRINUSE, errno.EACCES)  # why the port cannot be used; anything else is about the address
 SERVERS = ("uvicorn.error", "hypercorn.error")  # the servers' loggers, which report a failed start with a traceback
 STOP_SECONDS = 5  # for connections to end after `goodbye`
 # Seconds after which a thread that waits for the interpreter gets it. A busy event loop releases the interpreter in
@@ -68,7 +70,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adop
         except OperatorError:
             raise
         except (OSError, ValueError) as error:
-            raise CannotStart(f"{settings.data} cannot be used: {error}; choose another with --data") from None
+            raise CannotStart(unusable(settings.data, error)) from None
         _check_reach(app, settings)
         _check_ports(app, settings)
         serve = _serve_trio if settings.loop == "trio" else _serve_asyncio
@@ -116,7 +118,10 @@ def _bind(host: str, port: int, setting: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise CannotStart(f"cannot listen on {host}:{port} ({error.strerror}); choose another with {setting}") from None
+        if error.errno not in OF_PORT:
+            setting = setting.replace("port", "host") if "." in setting else "--host"
+        reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
+        raise CannotStart(f"cannot listen on {host}:{port} ({reason}); choose another with {setting}") from None
 
 
 def _check_reach(app: FastAPI, settings: Settings) -> None:

@@ -5,12 +5,13 @@ The sections of the adapters come from the registry (`settings_model`); `gateway
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_serializer, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from gateway.access.auth import Right
@@ -18,9 +19,10 @@ from gateway.access.limits import Limits
 from gateway.core.channels import LIMIT, valid_name
 
 from .adapter import Adapter
+from .warehouse import WAREHOUSE
 
 PREFIX = "TRELLIS_"
-WAREHOUSE = "warehouse"  # the directory of the pipeline's tables, for `serve` and `pipeline` alike
+_USER = re.compile(r"//[^/@]*@")  # in a URL
 
 
 class Section(BaseModel):
@@ -136,6 +138,11 @@ class ClusterSettings(Section):
         default=5.0, ge=1, le=60, description="of silence, after which another gateway accepts in the place of one"
     )
     replicas: int = Field(default=3, ge=1, le=5, description="servers that keep the stream, when it is made")
+
+    @field_serializer("url")
+    def _without_passwords(self, urls: tuple[str, ...]) -> list[str]:
+        """Show no password or token of a server."""
+        return [_USER.sub("//***@", url) for url in urls]
 
 
 class Settings(BaseSettings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ from .proxies import TrustedProxies
 from .settings import Settings
 
 ANONYMOUS = "anonymous"
+NATS_CLIENT = "nats-py>=2.16"  # the extra `cluster` of pyproject.toml
 KEY = "key:"
 _ORIGIN = re.compile(r"https?://[^/\s]+")
 
@@ -154,7 +156,7 @@ def _cluster(settings: Settings) -> Iterator[str]:
     if not cluster.gateway:
         yield "cluster.gateway: each member of a cluster has a name of its own, say the machine's"
     if find_spec("nats") is None:
-        yield "cluster.url: the client of NATS is not installed; `pip install 'trellis-gateway[cluster]'`"
+        yield f"cluster.url: the client of NATS is not installed: {sys.executable} -m pip install '{NATS_CLIENT}'"
 
 
 def _secrets(settings: Settings) -> Iterator[str]:

@@ -46,7 +46,7 @@ class Tracing:
     def install(self, bus: Bus) -> None:
         """Trace what is published on *bus* from now on."""
         bus.publish_run = self._traced_run(bus, bus.publish_run)  # type: ignore[method-assign,assignment]
-        bus.direct = self._traced_direct(bus.direct)  # type: ignore[method-assign,assignment]
+        bus.direct = bus.directs.deliver = self._traced_direct(bus.direct)  # type: ignore[assignment,method-assign]
 
     def stop(self) -> None:
         """Send what waits, for a few seconds at most."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +20,7 @@ import uvicorn.server
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import settings
 
+from adapters.sprout.forest import openpgp
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
 from gateway.core.message import Message, MessageIds, Peer
@@ -51,6 +54,34 @@ settings.load_profile("fuzz" if "TRELLIS_FUZZ" in os.environ else "patient")
 
 # So may the answer to a request; httpx waits for 5 s unless it is told otherwise.
 httpx._config.DEFAULT_TIMEOUT_CONFIG.read = PATIENCE
+
+# With the defaults, the garbage collector spends a sixth of the suite's time on the tests themselves, which are many
+# objects and stay. The service has the same thresholds.
+gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector leave alone what was collected."""
+    gc.collect()
+    gc.freeze()
+
+
+_create_tls_context = httpx._config.create_ssl_context
+
+
+@cache
+def _default_tls_context(trust_env: bool, _file: str | None, _folder: str | None) -> ssl.SSLContext:
+    return _create_tls_context(trust_env=trust_env)
+
+
+def _tls_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
+    """Clients that verify by default share a context: each of them would read all authorities, which takes 30 ms."""
+    if verify is not True or cert is not None:
+        return _create_tls_context(verify=verify, cert=cert, trust_env=trust_env)
+    return _default_tls_context(trust_env, *map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
+
+
+httpx._transports.default.create_ssl_context = _tls_context  # type: ignore[attr-defined]
 
 # Tests wait for the tables of the index again and again, and each stop of a gateway does; 0.1 s each is minutes.
 index.GATHER_SECONDS = 0.002
@@ -252,6 +283,9 @@ class Core:
 def void(_value: object) -> None:
     """Nothing."""
 
+
+# OpenSSL proves that the numbers of a secret key are prime whenever one is read, 36 ms; tests read the same few keys.
+openpgp._read_secret = cache(openpgp._read_secret)
 
 _generate_rsa_key = rsa.generate_private_key
 

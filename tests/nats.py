@@ -20,16 +20,20 @@ jetstream {{ store_dir: "{folder}", sync_interval: always }}
 
 
 class NatsServer:
-    """One server, with its files in *folder*. It keeps its port when it is started again."""
+    """One server, with its files in *folder*. It keeps its port when it is started again.
 
-    def __init__(self, folder: Path, name: str = "one") -> None:
+    *more* is added to its configuration.
+    """
+
+    def __init__(self, folder: Path, name: str = "one", more: str = "", *, start: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = folder / "log"
         self._configuration = folder / "nats.conf"
         self.port = reserved_port()
         text = CONFIGURATION.format(name=name, port=self.port, folder=folder)
-        self._configuration.write_text(text)
-        self.start()
+        self._configuration.write_text(text + more)
+        if start:
+            self.start()
 
     @property
     def url(self) -> str:

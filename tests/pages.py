@@ -39,6 +39,7 @@ BLOCK = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILIN
 HOW = re.compile(
     r"run(: toml|: shows|: file \S+|: terminal \w+)?|shows|terminal \w+ shows|file \S+|tested: \S+|not run: \S.*"
 )
+EXPORT = re.compile(r"export (\w+)=\$\((.+)\)\n")  # for the blocks that follow, as in the reader's terminal
 PATIENCE = 60.0  # seconds until a terminal has to show something
 
 
@@ -106,23 +107,28 @@ class Reader:
         self._addresses = addresses
         self._terminals: dict[str, Terminal] = {}
         self._printed = ""
+        self._before: dict[str, str | None] = {}  # what was in the environment where the page exports something
 
     def read(self, page: Path, look: Callable[[], object] = bool) -> None:
         """Do everything that *page* says, and *look* at what came of it before its terminals are closed."""
         try:
             for block in blocks(page):
-                self._do(block, self._here(block.code))
+                self.do(block)
             look()
         finally:
             for terminal in self._terminals.values():
                 terminal.close()
+            for name, value in self._before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
     def _here(self, code: str) -> str:
         for there, here in self._addresses.items():
             code = code.replace(there, here)
         return code.replace(".venv/bin/", "")
 
-    def _do(self, block: Block, code: str) -> None:
+    def do(self, block: Block) -> None:
+        """Do what *block* says, as its comment tells."""
+        code = self._here(block.code)
         match block.how.split():
             case ["run:", "terminal", name]:
                 self._terminals[name] = Terminal(code, self._folder)
@@ -146,6 +152,11 @@ class Reader:
                 assert all(line in lines for line in code.splitlines())
 
     def _run(self, code: str) -> str:
+        if exported := EXPORT.fullmatch(code):
+            name, command = exported.groups()
+            self._before.setdefault(name, os.environ.get(name))
+            os.environ[name] = run(command, self._folder).strip()
+            return ""
         *lines, last = code.splitlines()
         if not re.match(r"trellis serve", last):
             return run(code, self._folder)
@@ -171,7 +182,7 @@ def run(code: str, folder: Path) -> str:
         for line in lines:
             done = CliRunner().invoke(app, shlex.split(line)[1:])
             assert done.exception is None, f"{line}\n{done.output}{done.exception}"
-            printed += done.output
+            printed += done.stdout
     return printed
 
 

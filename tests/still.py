@@ -63,6 +63,9 @@ class Memory:
     def find(self, id: str) -> Receipt | None:
         return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
 
+    def find_message(self, id: str) -> Message | None:
+        return next((m for m in self.messages if id in (m.id, *m.ids)), None)
+
     def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None:
         assert seq < self.next_seq
         callback()

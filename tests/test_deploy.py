@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 from adapters import ADAPTERS
 from gateway.cli import app
 from gateway.config import load
+from tests.nats import PROGRAM as NATS
 from tests.ports import reserved_port
 from tests.server import Server
 
@@ -161,6 +163,98 @@ def test_the_parts_of_the_kubernetes_manifest_agree(tmp_path: Path) -> None:
     assert any(str(settings.data).startswith(f"{mount}/") for mount in mounts), "data is below a volume, not one itself"
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [container["args"][0], "--help"]).output
     assert all(word in shown for word in container["args"] if word.startswith("--"))
+
+
+# A cluster
+
+
+def environment_of(service: dict[str, Any]) -> dict[str, str]:
+    names = {name: value for name, value in service["environment"].items() if name.startswith("TRELLIS_")}
+    found = {name.removeprefix("TRELLIS_").lower().replace("__", "."): value for name, value in names.items()}
+    return found | {name: json.loads(value) for name, value in found.items() if value.startswith("[")}
+
+
+def test_the_gateways_of_the_cluster_file_are_members_of_one_cluster() -> None:
+    services = yaml.safe_load((DOCKER / "cluster/compose.yaml").read_text())["services"]
+    members = [load(ADAPTERS, None, environment_of(each)) for name, each in services.items() if name[:7] == "gateway"]
+    assert {each.cluster.gateway for each in members} == {"one", "two", "three"}
+    servers = {name: each for name, each in services.items() if name.startswith("nats-")}
+    for each in members:
+        assert each.cluster.url == tuple(f"nats://{name}:4222" for name in servers)
+        assert each.cluster.replicas == len(servers)
+    assert [each["environment"]["NAME"] for each in servers.values()] == [*servers]
+    for each in services.values():
+        assert set(each.get("depends_on", ())) <= services.keys()
+
+
+def test_the_manifest_of_the_pipeline_fits_the_schema_of_the_operator() -> None:
+    told = json.loads((ROOT / "tests/vectors/kubernetes/spark-application.json").read_text())
+    manifest = yaml.safe_load((DOCKER / "spark-application.yaml").read_text())
+    assert (manifest["apiVersion"], manifest["kind"]) == (told["apiVersion"], told["kind"])
+    schema = jsonschema_rs.Draft7Validator(told["spec"])
+    schema.validate(manifest["spec"])
+    faulty: list[dict[str, Any]] = [{"memroy": "1g"}, {"cores": 0}, {"volumeMounts": [{"name": "data"}]}]
+    for fault in faulty:
+        executor = manifest["spec"]["executor"] | fault
+        assert not schema.is_valid(manifest["spec"] | {"executor": executor}), "what the operator would refuse"
+
+
+@pytest.mark.parametrize("place", ["compose", "kubernetes"])
+def test_nats_server_accepts_its_configuration(place: str, tmp_path: Path) -> None:
+    file = DOCKER / "cluster/nats.conf"
+    if place == "kubernetes":
+        found = yaml.safe_load_all((DOCKER / "kubernetes/cluster.yaml").read_text())
+        file = tmp_path / "nats.conf"
+        file.write_text(next(each["data"]["nats.conf"] for each in found if "nats.conf" in each.get("data", ())))
+    text = file.read_text()
+    assert "max_payload: 8MB" in text
+    assert "sync_interval: always" in text
+    done = subprocess.run(
+        [NATS, "-t", "-c", file], env={"NAME": "one", "POD": "one"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_parts_of_the_cluster_on_kubernetes_agree(tmp_path: Path) -> None:
+    parts = [*yaml.safe_load_all((DOCKER / "kubernetes/cluster.yaml").read_text())]
+    found = {(each["kind"], each["metadata"]["name"]): each for each in parts}
+    for name in ("trellis", "trellis-nats"):
+        stateful = found["StatefulSet", name]["spec"]
+        pod = stateful["template"]
+        labels = pod["metadata"]["labels"]
+        assert stateful["replicas"] == 3
+        assert stateful["selector"]["matchLabels"] == labels == found["Service", name]["spec"]["selector"]
+        assert found["PodDisruptionBudget", name]["spec"]["selector"]["matchLabels"] == labels
+        volumes = {each["name"] for each in pod["spec"]["volumes"]} | {"data"}
+        for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert {port["targetPort"] for port in found["Service", name]["spec"]["ports"]} <= ports
+    file = tmp_path / "trellis.toml"
+    file.write_text(found["ConfigMap", "trellis"]["data"]["trellis.toml"])
+    cluster = load(ADAPTERS, file, {"cluster.gateway": "trellis-0"}).cluster
+    assert cluster.url == tuple(f"nats://trellis-nats-{at}.trellis-nats:4222" for at in range(3))
+    gateway = found["StatefulSet", "trellis"]["spec"]["template"]["spec"]
+    seed, data = tmp_path / "seed", tmp_path / "data"
+    for each in (seed, data):
+        each.mkdir()
+    (seed / "gateway.json").write_text("a key")
+    (script,) = gateway["initContainers"][0]["args"]
+    script = script.replace("/seed", str(seed)).replace("/var/lib/trellis", str(data))
+    for _ in range(2):
+        subprocess.run(["sh", "-ec", script], check=True)
+        (seed / "gateway.json").write_text("another one")
+    copied = data / "data/keys/gateway.json"
+    assert (copied.read_text(), copied.stat().st_mode & 0o777) == ("a key", 0o600), "only if there are none"
+
+
+def test_nginx_accepts_the_load_balancer(tmp_path: Path) -> None:
+    """The half for HTTP: Debian's nginx has the module for TCP as a package of its own."""
+    text = (DOCKER / "cluster/nginx.conf").read_text().partition("stream {")[0]
+    for name in ("one", "two", "three"):
+        text = text.replace(f"gateway-{name}", "127.0.0.1")
+    (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/pid;\nerror_log {tmp_path}/error.log;\n{text}")
+    run(program("nginx"), "-t", "-c", tmp_path / "nginx.conf", "-p", tmp_path)
 
 
 # systemd

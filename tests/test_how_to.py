@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import threading
@@ -27,16 +26,25 @@ ALL = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+ELSEWHERE = {  # pages that another test reads from beginning to end
+    "docs/how-to/data-pipeline.md": "tests/pipeline/test_gateway.py",
+    "docs/how-to/upgrade.md": "tests/test_upgrade.py",
+}
 PAGES = [page for page in ALL if blocks(page) and str(page.relative_to(ROOT)) not in GENERATED]
-READ = [page for page in PAGES if not all(block.how.startswith(("tested:", "not run:")) for block in blocks(page))]
-# Starting Spark takes longer than everything else on these pages; tests/pipeline/test_report.py runs its program.
-SPARK = "docs/how-to/data-pipeline.md"
 RELAY = "127.0.0.1:7117"  # the reader's Arbor relay
 OTHER = "8090"  # the port of a gateway that the page itself starts
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+READ = [
+    page
+    for page in PAGES
+    if name_of(page) not in ELSEWHERE
+    and not all(block.how.startswith(("tested:", "not run:")) for block in blocks(page))
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -47,6 +55,8 @@ def test_every_block_runs_or_says_why_not(page: Path) -> None:
         assert HOW.fullmatch(block.how), block.code
         if block.how.startswith("tested: "):
             assert page.name in (ROOT / block.how.removeprefix("tested: ")).read_text()
+    if (test := ELSEWHERE.get(name_of(page))) is not None:
+        assert f'"{page.name}"' in (ROOT / test).read_text()
 
 
 @pytest.mark.parametrize("page", READ, ids=name_of)
@@ -54,8 +64,6 @@ def test_everything_that_a_page_says_can_be_done_in_its_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a running gateway of its own, with its addresses in the place of the usual ones."""
-    if name_of(page) == SPARK and "TRELLIS_SOAK" not in os.environ:
-        pytest.skip("starts Spark; `make soak` runs it, and tests/pipeline/test_report.py its program")
     monkeypatch.chdir(tmp_path)
     if not any(block.how.startswith("run") and block.language == "sh" for block in blocks(page)):
         Reader(tmp_path, {}).read(page)

@@ -23,9 +23,10 @@ STORAGE = CORE | {"gateway.storage"}
 MAY = {
     "gateway.core": set[str](),
     "gateway.adapter": CORE,
+    "gateway.exchange": CORE,
     "gateway.storage": CORE,
     "gateway.access": CORE | {"gateway.settings"},
-    "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.runtime"},
+    "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.reconciliation", "gateway.runtime"},
     "gateway.help": {"gateway.http"},
     "gateway.webhooks": STORAGE | {"gateway.access", "gateway.http", "gateway.runtime", "gateway.settings"},
     "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.runtime"},
@@ -34,11 +35,13 @@ MAY = {
     "gateway.backup": STORAGE,
     "gateway.cluster": STORAGE,
     "gateway.jetstream": set[str](),
+    "gateway.reconciliation": STORAGE,
 }
 SYNCHRONOUS = (
     "gateway.core",
     "gateway.storage",
     "gateway.cluster",
+    "gateway.reconciliation",
     "gateway.adapter",
 )  # no await, no network, no event loop
 LIBRARIES = {  # which the core needs beside the standard library
@@ -47,8 +50,15 @@ LIBRARIES = {  # which the core needs beside the standard library
 }
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells", "gateway.cluster"),
-    "gateway.jetstream",
-    *("gateway.adapter", "gateway.admission", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),
+    *("gateway.jetstream", "gateway.reconciliation"),
+    *(
+        "gateway.adapter",
+        "gateway.exchange",
+        "gateway.admission",
+        "gateway.fact_cache",
+        "gateway.metrics",
+        "gateway.runtime",
+    ),
     *("gateway.access_log", "gateway.backup", "gateway.gauges", "gateway.identity", "gateway.logs", "gateway.proxies"),
     *("gateway.sequencer", "gateway.foreign"),
 )
@@ -64,7 +74,7 @@ ORDER = {
     "sprout": ("wire", "forest", "store", "mint", "hub", "outgoing", "intake", "announces", "sessions"),
     "streamr": ("wire", "crypto", "model", "context", "trust", "forms", "publishing", "parts", "sessions", "rest"),
 }
-ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.metrics", "gateway.access.auth"}
+ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.exchange", "gateway.metrics", "gateway.access.auth"}
 FACE = re.compile(r"(.*_)?routes|responses|commands")  # an adapter's own FastAPI routers, and its part of the command
 
 # What the pipeline shares with the gateway and its adapters: all of it pure.
@@ -336,7 +346,7 @@ def test_tests_stand_where_what_they_test_stands() -> None:
 
 def test_a_class_name_stands_for_one_thing() -> None:
     found: dict[str, int] = {}
-    for path in [*modules("gateway"), *modules("adapters")]:
+    for path in [*modules("gateway"), *modules("adapters"), *modules("pipeline")]:
         if not within(name_of(path), "gateway.client", "gateway.clients"):  # they share nothing with the gateway
             for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
                 found[name] = found.get(name, 0) + 1

@@ -41,6 +41,8 @@ class SproutAdapter(Adapter):
     name = NAME
     title = "Arbor"
     settings = SproutSettings
+    agreed = ("direct", "gateways", "identify", "presence")
+    agreed_secrets = (KEY_FILE,)
     principals = "anonymous|peer|SHA512_B32__[A-Za-z0-9_-]+"
     tables = TABLES
     tables_by_record = TABLES_BY_RECORD
@@ -83,17 +85,23 @@ class SproutAdapter(Adapter):
             self.channel_registered(channel)
 
     def tick(self, now: int) -> None:
-        """Announce changes of presence to Arbor, and see what retention has removed, once a second."""
+        """Announce changes of presence and what is signed, and see what retention has removed, once a second."""
         with suppress(Unavailable):
             self.parts.horizon.kept_since = (
                 self.services.index.kept_since(now) - LATE_AFTER
             )  # authors' clocks may be slow
         self.parts.nodes.store.refresh()
+        self.parts.elsewhere.tick()
         self.parts.presence.tick(now)
+        self.parts.delivery.tick()
 
     def accept(self, request: ConnectionRequest) -> SproutSession:
         """Open a session for a connection; none is refused."""
         return self.open(SproutSession, request.principal)
+
+    def hear_member(self, data: bytes) -> None:
+        """Take the presence that an author announced at another gateway."""
+        self.parts.elsewhere.hear(data)
 
     def signature_checks(self) -> Histogram:
         """How long the checks of nodes' signatures took, in seconds."""

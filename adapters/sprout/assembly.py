@@ -25,11 +25,13 @@ from adapters.sprout.mint.signing import SigningPool
 from adapters.sprout.outgoing.audience import Audience
 from adapters.sprout.outgoing.delivery import OrderedDelivery
 from adapters.sprout.outgoing.presence import SproutPresence
+from adapters.sprout.outgoing.presence_elsewhere import PresenceElsewhere
 from adapters.sprout.outgoing.reader import NodeReader
 from adapters.sprout.sessions.parts import SproutParts
 from adapters.sprout.store.direct_messages import DirectMessages
 from adapters.sprout.store.lineage import Lineage
 from adapters.sprout.store.store import Store
+from adapters.sprout.store.tables import NAME
 from gateway.adapter import Services
 
 from .settings import SproutSettings
@@ -59,16 +61,19 @@ def assemble(
     signer = ReplySigner(services, store, lineage, directs, mint, signers, key)
     nodes = NodeDirectory(bus, store, directs, lineage, signer)
     identifier = ConnectionIdentifier(bus, options.identify)
-    presence = SproutPresence(bus, nodes, mint, signer, identifier, post, options.presence)
+    presence = SproutPresence(
+        bus, nodes, mint, signer, identifier, post, options.presence, partial(services.tell_members, NAME)
+    )
     gateways = TrustedGateways(options.gateways, nodes.node)
     horizon, publisher = RetentionHorizon(services.retention_ms), ReplyPublisher(bus, nodes, identifier)
     direct = DirectIntake(bus, nodes, rights, identifier, mint, enabled=options.direct == "deliver")
-    special = SpecialReplies(nodes, rights, presence, direct, GatewayReplies(nodes, mint, gateways, publisher))
+    special = SpecialReplies(nodes, rights, presence, direct, GatewayReplies(bus, nodes, mint, gateways, publisher))
     replies = ReplyIntake(nodes, rights, horizon, special, publisher)
     roots = RootIntake(bus, nodes, rights, audience, mint, gateways)
     intake = Intake(bus, store, horizon, roots, replies, partial(services.metrics.count, "faults"))
-    reader, delivery = NodeReader(bus, nodes, rights), OrderedDelivery(nodes.message_line)
+    reader, delivery = NodeReader(nodes, rights), OrderedDelivery(nodes.message_line)
     parts = SproutParts(
-        nodes, rights, audience, reader, presence, delivery, horizon, intake, quota, services.answer_scheduler, post
+        *(nodes, rights, audience, reader, presence, PresenceElsewhere(bus, nodes, presence), delivery, horizon),
+        *(intake, quota, services.answer_scheduler, post),
     )
     return mint, signer, parts

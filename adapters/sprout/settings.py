@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from adapters.sprout.forest.trusted_gateways import is_node_id
 from adapters.sprout.hub.identification import Identify
 from adapters.sprout.outgoing.presence import PresenceMode
-from adapters.sprout.sessions.peering import read_address
+from adapters.sprout.sessions.peers import SproutPeer
 
 
 class SproutSettings(BaseModel):
@@ -29,16 +29,18 @@ class SproutSettings(BaseModel):
     presence: PresenceMode = Field(
         default="silent", description="`tell` presence to all, or only to peers that announce their own"
     )
-    peers: tuple[str, ...] = Field(default=(), description="relays that are dialled: HOST:PORT, or tcp://HOST:PORT")
+    peers: tuple[SproutPeer, ...] = Field(
+        default=(), description="relays that are dialled: HOST:PORT, tcp://HOST:PORT, or a table with `url`"
+    )
     gateways: tuple[str, ...] = Field(default=(), description="ids of gateways whose claims about channels are trusted")
     insecure: bool = Field(default=False, description="accept any certificate of a peer")
     authorities: Path | None = Field(default=None, description="certificate authorities of peers, in PEM")
 
     @field_validator("peers")
     @classmethod
-    def _peers(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
-        for peer in peers:
-            read_address(peer)
+    def _peers(cls, peers: tuple[SproutPeer, ...]) -> tuple[SproutPeer, ...]:
+        if len({peer.url for peer in peers}) < len(peers):
+            raise ValueError("the same url twice: name all its channels in one table")
         return peers
 
     @field_validator("gateways")

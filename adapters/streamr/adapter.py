@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from adapters.streamr.crypto.background_file import BackgroundFile
 from adapters.streamr.crypto.keyring import KEYRING_FILE, read_keys
@@ -18,29 +19,37 @@ from adapters.streamr.model.login import Logins
 from adapters.streamr.model.logouts import Logouts, read_logouts
 from adapters.streamr.model.publishers import Publishers
 from adapters.streamr.model.streams import MAX_PARTITIONS, ConfiguredStream, Streams
+from adapters.streamr.publishing.conversion import logged_author
 from adapters.streamr.publishing.log_checks import flaw, signature_flaw
+from adapters.streamr.publishing.taking_over import take_over
+from adapters.streamr.sessions import elsewhere
+from adapters.streamr.sessions.link import StreamrLink, StreamrPeer, link
+from adapters.streamr.sessions.link_cursors import CURSORS_FILE, LinkCursors, read_cursors
 from adapters.streamr.sessions.network_session import PATH as NETWORK
 from adapters.streamr.sessions.network_session import NetworkSession, NodeReports
 from adapters.streamr.sessions.session import StreamrSession
 from adapters.streamr.sessions.tracker_session import PATH as TRACKER
 from adapters.streamr.sessions.tracker_session import Tracker, TrackerSession
 from adapters.streamr.wire import asyncapi
+from adapters.streamr.wire.claims import ASKED
 from adapters.streamr.wire.ids import NAME, key_exchange_address, stream_of
 from adapters.streamr.wire.versions import UnsupportedVersion, versions_of
 from gateway.access.auth import Access
-from gateway.adapter import Adapter, ConnectionRequest, Installation, Refusal, Services, WireMessage
+from gateway.adapter import Adapter, ConnectionRequest, Installation, OutboundLink, Refusal, Services, WireMessage
 from gateway.core.histogram import Histogram
 from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
+from gateway.core.principal import Principal
 from gateway.storage.facts import Lifetime
 from gateway.storage.record import Fact
 from gateway.storage.schema import Row, Statement
 
 from .assembly import assemble
 from .context import Context
-from .forms import MAX_CONTENT
+from .forms import MAX_CONTENT, VERSIONS, WITH_ID
 
+LINK_VERSIONS = VERSIONS[WITH_ID]  # in which links of gateways ask for ids
 MAX_HOST = 255  # characters of the Host header that a node sent (RFC 1035, section 2.3.4)
 
 
@@ -57,6 +66,14 @@ class StreamrSettings(BaseModel):
     url: str | None = Field(None, description="The URL of `/network` for nodes; by default as they name it.")
     batch_verification: bool = Field(False, description="Verify signatures that arrive together in one equation.")
     max_outbox: int = Field(MAX_OUTBOX, ge=1 << 16, description="Bytes that may wait for a client that reads slowly.")
+    peers: tuple[StreamrPeer, ...] = Field((), description="Brokers that are dialled, and what is exchanged with them.")
+
+    @field_validator("peers")
+    @classmethod
+    def _check_peers(cls, peers: tuple[StreamrPeer, ...]) -> tuple[StreamrPeer, ...]:
+        if len({peer.url for peer in peers}) < len(peers):
+            raise ValueError("the same url twice: name all its channels in one table")
+        return peers
 
 
 class StreamrAdapter(Adapter):
@@ -65,8 +82,9 @@ class StreamrAdapter(Adapter):
     name = NAME
     title = "Streamr"
     settings = StreamrSettings
+    agreed = ("partitions", "streams")
     paths = ("/api/v1/ws", NETWORK, TRACKER)
-    principals = "anonymous|0x[0-9a-f]{40}"
+    principals = "anonymous|peer|0x[0-9a-f]{40}"
     tables = publishers.TABLE + streams.TABLE + stored.TABLE
     tables_by_record = stored.TABLES_BY_RECORD
     versions = (
@@ -104,6 +122,7 @@ class StreamrAdapter(Adapter):
         self.publishers = Publishers(self.bridge_signer.address)
         self.streams = Streams(settings.streams, settings.partitions)
         self.nodes = NodeReports()
+        self.cursors = LinkCursors(read_cursors(home.secrets / CURSORS_FILE))
 
     @classmethod
     def give(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
@@ -118,6 +137,10 @@ class StreamrAdapter(Adapter):
         self.publishers.start(services.index)
         path = self.home.secrets / logouts.LOGOUTS_FILE
         self.logouts.on_change = BackgroundFile(path, self.logouts.data, services.work).save
+        self.cursors.keep_only(peer.url for peer in self.options.peers)
+        path = self.home.secrets / CURSORS_FILE
+        self.cursors.on_change = BackgroundFile(path, self.cursors.data, services.work).save
+        self.cursors.tell = self.logouts.tell = partial(services.tell_members, NAME)
         self.tracker = Tracker(services.bus.clock)
         self.context = Context(
             bus=services.bus,
@@ -153,7 +176,21 @@ class StreamrAdapter(Adapter):
         about = self.parts, request.principal, versions, self.options.max_outbox
         if request.path == NETWORK:
             return NetworkSession(*about, nodes=self.nodes, url=self._url(request))
-        return StreamrSession(*about)
+        session = StreamrSession(*about)
+        if request.query.get(ASKED) and versions == LINK_VERSIONS:
+            session.form_key = WITH_ID
+        return session
+
+    def take_over(self, wire: bytes, channel: str, caller: Principal, who: Peer) -> bool:
+        """Publish a stream message that another gateway has kept."""
+        return take_over(self.bus, self.parts.publish_handler, wire, channel, caller, who)
+
+    def links(self) -> list[OutboundLink]:
+        """The links to the brokers that the operator configured."""
+        return [link(peer, self._dialled) for peer in self.options.peers]
+
+    def _dialled(self, principal: Principal, peer: StreamrPeer) -> StreamrLink:
+        return StreamrLink(self.parts, principal, peer, self.cursors, self.options.max_outbox)
 
     def _url(self, request: ConnectionRequest) -> str:
         """The URL at which nodes reach this gateway."""
@@ -221,10 +258,19 @@ class StreamrAdapter(Adapter):
             if entry.protocol == NAME and isinstance(entry, Fact):
                 self.streams.learn(entry)
             elif entry.protocol == NAME and isinstance(entry, Message) and entry.native is not None:
-                _, _, timestamp, sequence, publisher, _ = entry.native[NAME]
-                self.parts.publish_handler.positions.advance(entry.channel, publisher.lower(), (timestamp, sequence))
+                positions = self.parts.publish_handler.positions
+                positions.advance(entry.channel, logged_author(entry), tuple(entry.native[NAME][2:4]))
             elif isinstance(entry, Message) and NAME in entry.refs:
                 self.bridge_signer.learn(entry)
+
+    def hear_member(self, data: bytes) -> None:
+        """Take what another gateway tells: a group-key message, a logout, how far a link has come that it holds."""
+        if data.startswith(b'{"logout"'):
+            self.logouts.hear(data, self.bus.clock())
+        elif data.startswith(b"{"):
+            self.cursors.hear(data)
+        else:
+            elsewhere.hear(self.parts, data)
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:
         """Each publisher of a stream once, and each message whose position differs from its timestamp."""

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from adapters.streamr.model.bridge_signer import ChainLink
 from adapters.streamr.model.stored import ChainPosition
+from adapters.streamr.wire.claims import with_claim
 from adapters.streamr.wire.codec import FORM_KEYS, encode_broadcast
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.message import LATEST, StreamMessage, has_expired, parse_message
 from gateway.core.frames import text_frame
 from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, PendingForm
+from gateway.core.shared_ids import shared_id
 
 if TYPE_CHECKING:
     from adapters.streamr.model.bridge_signer import BridgeSigner
@@ -22,7 +24,8 @@ UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as a JSON string, so that a frame is no longer than the broker's
 
 # The versions that a form is for: of the control frame and of the message.
-VERSIONS = {key: versions for versions, key in FORM_KEYS.items()}
+WITH_ID = f"{NAME}/id"  # for a gateway, which knows messages by their ids (`wire.claims`)
+VERSIONS = {key: versions for versions, key in FORM_KEYS.items()} | {WITH_ID: (2, LATEST)}
 # The keys of the signed array of a foreign message; clients that read version 31 check signatures in their own way.
 SIGNED, SIGNED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
 
@@ -61,6 +64,8 @@ class Forms:
             found = self._signer.sign_direct(message, inbox, utf16=version == UTF16_VERSION)
         else:
             found = self.stream_message(message, version)
+        if found is not None and pair == WITH_ID:
+            found = with_claim(found, shared_id(message))
         return (found and self.frame(found, pair)) or PendingForm.skipped()
 
     def fits(self, message: Message, key: str) -> bool:
@@ -94,9 +99,14 @@ class Forms:
         assert isinstance(row, bytes)
         return parse_message(row)
 
-    def encode_stored(self, message: Message, version: int) -> bytes | None:
-        """The array of a *message* from the log in *version*; None if *version* cannot carry all of it."""
+    def encode_stored(self, message: Message, version: int, *, with_id: bool = False) -> bytes | None:
+        """The array of a *message* from the log in *version*; None if *version* cannot carry all of it.
+
+        Gateways get it *with_id*.
+        """
         found = self.stream_message(message, version)
+        if with_id and found is not None:
+            found = with_claim(found, shared_id(message))
         return found.encode(version) if found is not None and found.is_lossless_in(version) else None
 
     def can_show(self, version: int, message: Message) -> bool:

@@ -18,12 +18,13 @@ from gateway.core.frames import text_frame
 from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.core.principal import Principal
+from gateway.core.shared_ids import shared_id
+from gateway.exchange import WebSocketPeer
 from gateway.storage.record import Fact
 
 from .asyncapi import packet_schemas
 from .codec import ID_KEY, MAX_PACKET, MAX_TOPIC, PacketError, decode, encode, extend, fits, forward, utf16_length
 from .link import RelayLink, link
-from .peers import RelayPeer
 from .session import NAME, WITH_ID, TopicRelaySession
 
 MAX_OVERHEAD = 512  # bytes; an upper bound of what a packet has beside its content
@@ -40,13 +41,13 @@ class TopicRelaySettings(BaseModel):
     max_outbox: int = Field(
         MAX_OUTBOX, ge=MAX_PACKET, description="Bytes that may wait for a peer that reads too slowly."
     )
-    peers: tuple[RelayPeer, ...] = Field(
+    peers: tuple[WebSocketPeer, ...] = Field(
         (), description="Topic relays elsewhere that the gateway dials, and the channels that it exchanges with them."
     )
 
     @field_validator("peers")
     @classmethod
-    def _check_peers(cls, peers: tuple[RelayPeer, ...]) -> tuple[RelayPeer, ...]:
+    def _check_peers(cls, peers: tuple[WebSocketPeer, ...]) -> tuple[WebSocketPeer, ...]:
         if len({peer.url for peer in peers}) < len(peers):
             raise ValueError("the same url twice: name all its channels in one table")
         return peers
@@ -96,7 +97,7 @@ class TopicRelayAdapter(Adapter):
         """The links to the relays that the operator configured."""
         return [link(peer, self._dialled) for peer in self.options.peers]
 
-    def _dialled(self, principal: Principal, peer: RelayPeer) -> RelayLink:
+    def _dialled(self, principal: Principal, peer: WebSocketPeer) -> RelayLink:
         return RelayLink(self.bus, principal, peer, self.form, self.options.max_outbox)
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
@@ -153,7 +154,7 @@ class TopicRelayAdapter(Adapter):
     def form(self, message: Message, key: str) -> Form:
         """The frame of a *message* of another protocol, out of the log, or `WITH_ID`; skipped if it does not fit."""
         if key == WITH_ID:
-            packet = extend(self._packet(message), {}, **{ID_KEY: message.id})
+            packet = extend(self._packet(message), {}, **{ID_KEY: shared_id(message)})
             return text_frame(packet) if fits(packet) else PendingForm.skipped()
         if message.protocol == NAME and message.wire is not None:
             return text_frame(forward(decode(message.wire), message.sender.number))

@@ -20,6 +20,7 @@ import orjson
 
 from gateway.core.errors import RequestError
 from gateway.core.jsontext import MAX_DEPTH, SHORT_SIZE, dumps, loads, one_line
+from gateway.core.shared_ids import is_canonical
 
 MAX_PACKET = 65_000
 MAX_TOPIC = 30
@@ -54,7 +55,7 @@ class Packet:
     def id(self) -> str | None:
         """The canonical id that another gateway says it has; None if it says none."""
         id = self.fields.get(ID_KEY)
-        return id if type(id) is str else None
+        return id if type(id) is str and is_canonical(id) else None
 
 
 class PacketError(RequestError):

@@ -13,52 +13,50 @@ from urllib.parse import urlsplit
 
 from gateway.adapter import OutboundLink
 from gateway.core.bus import Bus
-from gateway.core.errors import RequestError
+from gateway.core.errors import RequestError, Throttled, Unavailable
 from gateway.core.frames import text_frame
 from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.exchange import PORTS, ChannelSearch, LinkSession, WebSocketPeer
 
 from . import codec
 from .codec import ID_KEY, Packet, PacketError, decode, without
-from .peers import PORTS, RelayPeer
-from .session import NAME, WITH_ID, chosen_id, error_name, is_copy, to_bus_message
+from .session import NAME, WITH_ID, error_name, judge_packet, to_bus_message
 
 PEER: Final = f"{NAME}:peer"  # the principal of links
 MAX_TOPICS: Final = 5_000  # that one link subscribes to
 MAX_SENDERS: Final = 1_000  # peers of the other side that have numbers here; the others share one
-SCAN: Final = 1_000  # names of channels that are looked through in a second
 KEEPALIVE_MS: Final = 30_000
+MAX_REASON: Final = 100  # characters of an error of the other side that are logged
 
 
-class RelayLink(Session):
+class RelayLink(LinkSession):
     """The connection to *peer*; *form* makes the packet of a message for it."""
 
     protocol = NAME
     text = True
 
     def __init__(
-        self, bus: Bus, principal: Principal, peer: RelayPeer, form: Callable[[Message, str], Form], max_outbox: int
+        self, bus: Bus, principal: Principal, peer: WebSocketPeer, form: Callable[[Message, str], Form], max_outbox: int
     ) -> None:
         super().__init__(bus, principal)
         self.link = True
         self.max_outbox = max_outbox
         self.received = self.sent = 0  # messages
         self.topics: set[str] = set()  # that the other side has confirmed
-        self._asked: set[str] = set()  # topics
         self._peer = peer
         self._form = form
         self._senders: dict[int, Peer] = {}
-        self._scanned = ""
+        self._asked: set[str] = set()  # topics
+        self._search = ChannelSearch(bus.channels, peer, MAX_TOPICS)
         self._last_keepalive = bus.clock()
         if peer.sends:
             for prefix in {*peer.names, *peer.prefixes}:
                 bus.watchers.add(self, prefix)
         if peer.receives:
-            for channel in peer.names:
-                self._listen(channel)
-            self._scan()
+            self._listen()
 
     # To the other side
 
@@ -69,57 +67,55 @@ class RelayLink(Session):
             self.sent += 1
 
     def tick(self, now: int) -> None:
-        """Subscribe to topics of channels that are new, and say something now and then."""
+        """Subscribe to the topics of new channels, send a packet every `KEEPALIVE_MS`, and read on after a pause."""
         if self._peer.receives:
-            self._scan()
+            self._listen()
         if now - self._last_keepalive >= KEEPALIVE_MS:
             self._last_keepalive = now
             self.send(text_frame(dumps({"type": codec.ERROR, "topic": "keep-alive"})))
+        if self.paused:
+            self.go_on()
 
-    def _scan(self) -> None:
-        """Look through the next channels for those that match a pattern, in turns over all."""
-        if not self._peer.prefixes:
-            return
-        names = self.bus.channels.listed(self._scanned, SCAN)
-        self._scanned = names[-1] if len(names) == SCAN else ""
-        for channel in filter(self._peer.matches, names):
-            self._listen(channel)
-
-    def _listen(self, channel: str) -> None:
-        topic = self.bus.channels.address(NAME, channel)
-        if topic is None or topic in self._asked or len(self._asked) >= MAX_TOPICS:
-            return
-        self._asked.add(topic)
-        self.send(text_frame(dumps({"type": codec.SUBSCRIBE, "topic": topic, ID_KEY: True})))
+    def _listen(self) -> None:
+        for channel in self._search.next():
+            topic = self.bus.channels.address(NAME, channel)
+            assert topic is not None  # it always follows from the name
+            self._asked.add(topic)
+            self.send(text_frame(dumps({"type": codec.SUBSCRIBE, "topic": topic, ID_KEY: True})))
 
     # From the other side
 
-    def handle(self, data: bytes) -> None:
-        """Publish a Broadcast; anything else is an answer, or of no interest here."""
+    def take(self, data: bytes) -> None:
+        """Publish a Broadcast, and note answers; ignore everything else."""
         try:
             packet = decode(data)
             if packet.kind == codec.BROADCAST:
                 self._publish(packet)
             elif "error" in packet.fields:
-                self.record_refusal("by the other side", str(packet.fields["error"]))
-            elif packet.kind == codec.SUBSCRIBE:
+                error = packet.fields["error"]
+                self.record_refusal("by the other side", error[:MAX_REASON] if type(error) is str else "")
+            elif packet.kind == codec.SUBSCRIBE and packet.topic in self._asked:
                 self.topics.add(packet.topic)
-        except PacketError as error:
-            self.record_refusal("malformed", str(error))
-        except RequestError as error:
-            self.record_refusal(error_name(error), str(error))
+        except PacketError as refused:
+            self.record_malformed()
+            self.record_refusal("malformed", str(refused))
+        except (Throttled, Unavailable):  # nothing is lost
+            raise
+        except RequestError as refused:
+            self.record_refusal(error_name(refused), str(refused))
 
     def _publish(self, packet: Packet) -> None:
-        channel = self.bus.channels.channel(NAME, packet.topic)
-        if not self._peer.receives or not self._peer.matches(channel):
+        if packet.topic not in self._asked:  # it could create a channel here
             return
+        channel = self.bus.channels.channel(NAME, packet.topic)
         self.check("publish", channel)
-        if is_copy(packet, self.bus):
+        told = judge_packet(packet, channel, self.bus)
+        if told.copy:
             return
         message = to_bus_message(
             decode(without(packet.text, ("src",))), channel, self._sender(packet.fields.get("src"))
         )
-        message.id = chosen_id(packet)
+        told.name_message(message)
         self.bus.publish(message, self)
         self.received += 1
 
@@ -134,7 +130,7 @@ class RelayLink(Session):
         return self._senders[source]
 
 
-def link(peer: RelayPeer, open: Callable[[Principal, RelayPeer], RelayLink]) -> OutboundLink:
+def link(peer: WebSocketPeer, open: Callable[[Principal, WebSocketPeer], RelayLink]) -> OutboundLink:
     """The link to *peer*; *open* makes the session of a connection."""
     parts = urlsplit(peer.url)
     assert parts.hostname is not None  # it was checked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Self
@@ -16,6 +15,7 @@ from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.core.shared_ids import NOTHING, Told, judge
 
 from . import codec
 from .codec import Broadcast, Packet, PacketError, decode, extend, forward, shape_of, src_tail
@@ -157,7 +157,8 @@ class TopicRelaySession(Session):
         """Message: to one peer in the topic; no answer, whether that peer is subscribed or not."""
         if packet.dst is None:
             raise NoDestination
-        self.bus.direct(to_bus_message(packet, self.authorized_channel("direct", packet.topic), self.who), packet.dst)
+        channel = self.authorized_channel("direct", packet.topic)
+        self.bus.send_direct(to_bus_message(packet, channel, self.who), packet.dst, lambda _receivers: None)
 
     def info(self, packet: Packet) -> None:
         """Info: an echo with the subscribers and the names of the channel in other protocols."""
@@ -167,9 +168,11 @@ class TopicRelaySession(Session):
 
     def broadcast(self, packet: Packet) -> None:
         """Broadcast: to all other subscribers of the topic, unless it is a copy; no answer."""
-        message = to_bus_message(packet, self.authorized_channel("publish", packet.topic), self.who)
-        if not is_copy(packet, self.bus):
-            message.id = chosen_id(packet)
+        channel = self.authorized_channel("publish", packet.topic)
+        told = judge_packet(packet, channel, self.bus)
+        if not told.copy:
+            message = to_bus_message(packet, channel, self.who)
+            told.name_message(message)
             self.bus.publish(message, self)
 
     def broadcast_all(self, topic: str, broadcasts: Sequence[Broadcast]) -> None:
@@ -239,20 +242,9 @@ def to_bus_message(packet: Packet, channel: str, sender: Peer) -> Message:
     return Message(channel, sender, NAME, packet.content, packet.text, packet.parent, {NAME: form})
 
 
-def is_copy(packet: Packet, bus: Bus) -> bool:
-    """Whether another gateway brings a message that this one has, or made; it may have come another way."""
-    return packet.id is not None and (bus.stamper.made(packet.id) or bus.canonical_id(packet.id) is not None)
-
-
-def chosen_id(packet: Packet) -> str:
-    """The canonical id that another gateway gave to the message of *packet*; empty if it gave none.
-
-    Ids of other protocols have to be proved by a signature, which a packet does not have.
-    """
-    return packet.id if packet.id is not None and _UUID7.fullmatch(packet.id) else ""
-
-
-_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
+def judge_packet(packet: Packet, channel: str, bus: Bus) -> Told:
+    """What *packet* is by the id that another gateway gave it, if it has one."""
+    return NOTHING if packet.id is None else judge(bus, packet.id, NAME, channel, packet.content)
 
 
 @lru_cache(maxsize=64)  # a newcomer is announced to every subscriber of the topic

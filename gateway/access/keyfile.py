@@ -25,6 +25,7 @@ from gateway.core.message import REST
 from .rights import Right
 from .secretfile import SecretFileError, read_secret, write_secret
 
+KEYS_FILE = "api-keys.json"  # in the folder of secrets
 SECRET_PREFIX = "trellis_"
 DEFAULT_RIGHTS = ("subscribe:*", "publish:*", "direct:*", "history:*")  # the rights of a key that is added without any
 RESERVED_NAMES = (REST,)  # the protocol of HTTP callers; a key of that name could be taken for it
@@ -80,12 +81,9 @@ class KeyFile:
             return []
         data = read_secret(self.path)
         try:
-            keys = [_from_json(row) for row in json.loads(data)]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return keys_of(data)
+        except ValueError as error:
             raise SecretFileError(f"{self.path} is not a key file ({error}); restore it from a backup") from None
-        if len({key.id for key in keys}) < len(keys) or len({key.hash for key in keys}) < len(keys):
-            raise SecretFileError(f"{self.path} is not a key file (it has a key twice); restore it from a backup")
-        return keys
 
     def changed(self) -> bool:
         """Whether the file has changed since the last `load`."""
@@ -124,6 +122,14 @@ class KeyFile:
             self._save(kept)
             return len(kept) < len(keys)
 
+    def replace(self, before: list[ApiKey], keys: list[ApiKey]) -> bool:
+        """Save *keys* if the file has the keys *before*; return whether it had."""
+        with self._locked():
+            if self.load() != before:
+                return False
+            self._save(keys)
+            return True
+
     def _save_with(self, keys: list[ApiKey], name: str, rights: tuple[str, ...], expires: int | None) -> str:
         secret = SECRET_PREFIX + secrets.token_urlsafe(32)
         self._save([*keys, ApiKey(name, digest(secret), rights, secrets.token_hex(8), expires)])
@@ -137,7 +143,7 @@ class KeyFile:
         return found.st_ino, found.st_mtime_ns
 
     def _save(self, keys: list[ApiKey]) -> None:
-        write_secret(self.path, json.dumps([_to_json(key) for key in keys], indent=1).encode())
+        write_secret(self.path, text_of(keys))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -149,6 +155,25 @@ class KeyFile:
             yield
         finally:
             os.close(descriptor)
+
+
+def text_of(keys: Iterable[ApiKey]) -> bytes:
+    """The text of a key file with *keys*."""
+    return json.dumps([_to_json(key) for key in keys], indent=1).encode()
+
+
+def keys_of(data: bytes) -> list[ApiKey]:
+    """The keys in the text of a key file; raises `ValueError` if it is none."""
+    try:
+        rows = json.loads(data)
+        if not isinstance(rows, list):
+            raise TypeError("no list")
+        keys = [_from_json(row) for row in rows]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if len({key.id for key in keys}) < len(keys) or len({key.hash for key in keys}) < len(keys):
+        raise ValueError("it has a key twice")
+    return keys
 
 
 def check_name(name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from gateway.core.bus import Bus
 from gateway.settings import Settings
 
 from .auth import Access, ApiKey, KeyFile
+from .keyfile import KEYS_FILE
 from .lastuse import FILE_NAME, LastUse
 from .origins import Origins, is_local
 from .revocation import Revocation
@@ -25,9 +26,12 @@ class AccessManager:
     """Keeps an `Access` up to date with the key file in the folder *secrets*, and with the grants of *settings*."""
 
     def __init__(self, settings: Settings, secrets: Path) -> None:
-        self.keys = KeyFile(secrets / "api-keys.json")
+        self.keys = KeyFile(secrets / KEYS_FILE)
         self._uses = LastUse(secrets / FILE_NAME)
         self.access = Access(self.keys.load(), settings.auth.grants, origins(settings))
+        self.grants = settings.auth.grants  # of the configuration, at the start
+        self.set_grants: Callable[[Mapping[str, tuple[str, ...]]], None] = self.access.set_grants  # as they are changed
+        self.on_reloaded: Callable[[], None] = lambda: None
 
     def start(self, bus: Bus, post: Callable[[Callable[[], None]], None], work: Work) -> None:
         """Begin to manage the connections of *bus*; *work* runs a call in a thread, *post* one on the loop."""
@@ -68,6 +72,7 @@ class AccessManager:
             logger.error("the key file cannot be read", error=str(error), consequence="the keys stay as they were")
         else:
             logger.info("the keys were read again", **difference(before, self.access.valid_keys()))
+            self.on_reloaded()
 
     def _reload_changed_keys(self) -> None:
         if self.keys.changed():

@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Self, cast
 
 from zlib_ng import gzip_ng, zlib_ng
 
@@ -25,6 +25,8 @@ from .snapshot import Source
 MANIFEST, DIGEST = "manifest.json", "manifest.sha256"
 LEVEL = 3  # of compression: the log shrinks to a fifth, at some 200 MB a second
 PIECE = 1 << 20  # bytes that are read at once
+MAX_HEAD = 4096  # bytes of what pax says about a member: a long name, or a size beyond 8 GiB
+FOREIGN_TYPES = (*tarfile.GNU_TYPES, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 GZIP = b"\x1f\x8b"
 
 AskPassphrase = Callable[[], str]
@@ -70,7 +72,8 @@ def read(path: Path, ask: AskPassphrase, take: Callable[[BackupFile, Iterator[by
         counted = _Counted(raw)
         with _named_damage(path, counted), ExitStack() as stack:
             packed = stack.enter_context(GzipFile("", "rb", fileobj=_decrypted(counted, ask)))
-            reader = _Members(stack.enter_context(tarfile.open(fileobj=packed, mode="r|")), counted)
+            tar = stack.enter_context(tarfile.open(fileobj=packed, mode="r|", tarinfo=_Member))
+            reader = _Members(tar, counted)
             listed = b"".join(reader.member(MANIFEST, None, MAX_BYTES))
             told = b"".join(reader.member(DIGEST, None, 256))
             if told.split()[:1] != [hashlib.sha256(listed).hexdigest().encode()]:
@@ -108,6 +111,21 @@ class _Counted(io.RawIOBase):
         size = self._raw.readinto(buffer) or 0  # type: ignore[arg-type]
         self.position += size
         return size
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose head is short: tarfile keeps heads in memory, and 2 MB of an archive may be gigabytes of one."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a head; raise `BackupError` if a long one follows."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in FOREIGN_TYPES or (member.type == tarfile.XHDTYPE and member.size > MAX_HEAD):
+            raise BackupError("its archive has a head that no backup has")
+        return member
+
+    def _proc_gnusparse_10(self, *_: object) -> None:  # of tarfile: reads a list of any length
+        raise BackupError("its archive has a head that no backup has")
 
 
 class _Members:

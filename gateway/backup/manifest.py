@@ -56,7 +56,8 @@ def decode(data: bytes) -> Manifest:
             raise BackupError(f"its format is {version}, and this version of Trellis reads format {FORMAT}")
         files = tuple(BackupFile(str(row["name"]), int(row["size"]), str(row["sha256"])) for row in values.pop("files"))
         manifest = Manifest(**values, files=files)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        _check_types(manifest)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise BackupError(f"its manifest is not valid ({type(error).__name__}: {error})") from None
     names = [entry.name for entry in files]
     if bad := [name for name in names if not is_allowed(name)]:
@@ -66,6 +67,15 @@ def decode(data: bytes) -> Manifest:
     if "keys/gateway.json" not in names:
         raise BackupError("its manifest names no keys/gateway.json, without which it is no gateway's")
     return manifest
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Raise `TypeError` unless its values are what `Manifest` says."""
+    origins = manifest.origins
+    texts = [manifest.gateway, manifest.version, *origins, *origins.values()]
+    numbers = (manifest.created, manifest.last_seq)
+    if not all(type(text) is str for text in texts) or not all(type(number) is int for number in numbers):
+        raise TypeError("a value is of another type")
 
 
 def is_allowed(name: str) -> bool:

@@ -3,8 +3,9 @@
 Laws of this file. The files of the log are opened first and together: a segment never changes once it is sealed, and
 one that is retired meanwhile can still be read. Of the segment that is being written, the complete records are copied
 at once: everything that was acknowledged before is among them, because it was written before. Secrets are read after
-the log, so everything that the log needs is there. Databases (the webhooks, and the index, if it is wanted) are copied
-before the log, each as of one moment, so no position in them is beyond it: the next start adds what the index lacks.
+the log, so everything that the log needs is there. Databases (the webhooks, and the index, if it is wanted) and other
+files (how far the log of a member of a cluster is in the stream) are copied before the log, each as of one moment, so
+no position in them is beyond it: the next start adds what they lack.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ def take(data: Path, outside: Mapping[str, Path], stack: ExitStack, scratch: Pat
     copied = [_database(f"index/{INDEX}", data / INDEX, stack, scratch)] if index else []
     databases = [path for path in sorted(data.glob("*.sqlite")) if path.name != INDEX]
     copied += [_database(f"files/{path.name}", path, stack, scratch) for path in databases]
-    log = _log(data / "log", stack, scratch)
-    secrets = [path for path in sorted((data / "keys").iterdir()) if path.is_file() and not path.name.startswith(".")]
     covered = (".", INDEX, *(path.name for path in databases))  # with their journals
     others = [path for path in sorted(data.iterdir()) if path.is_file() and not path.name.startswith(covered)]
-    named = [(f"keys/{path.name}", path) for path in secrets] + [(f"files/{path.name}", path) for path in others]
+    positions = [_small(f"files/{path.name}", path) for path in others]
+    log = _log(data / "log", stack, scratch)
+    secrets = [path for path in sorted((data / "keys").iterdir()) if path.is_file() and not path.name.startswith(".")]
+    named = [(f"keys/{path.name}", path) for path in secrets]
     small = [_small(name, path) for name, path in (*named, *outside.items())]
-    return [*small, *log, *copied]
+    return [*small, *positions, *log, *copied]
 
 
 def last_seq(sources: list[Source]) -> int:

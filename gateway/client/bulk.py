@@ -80,7 +80,8 @@ class Bulk:
         backoff = Backoff(self._transport.retry_seconds)
         while True:
             response = await self._transport.request("POST", self._path, b"".join(lines), headers)
-            results = [self._result(json.loads(line)) for line in response.content.splitlines()]
+            with self._transport.reading():
+                results = [self._result(json.loads(line)) for line in response.content.splitlines()]
             error = _temporary(results, len(lines))
             if error is None:
                 return results

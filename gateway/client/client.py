@@ -77,7 +77,7 @@ class TrellisClient(AsyncResource):
         """
         headers = JSON | {"Idempotency-Key": uuid4().hex if idempotency_key is None else idempotency_key}
         response = await self._transport.request("POST", path_of(channel, "messages"), encode(content), headers)
-        return Receipt.of(json_of(response))
+        return self._transport.read(json_of(response), Receipt.of)
 
     def publish_many(
         self,
@@ -100,7 +100,7 @@ class TrellisClient(AsyncResource):
         """
         path = path_of(channel, "peers", number, "messages")
         response = await self._transport.request("POST", path, encode(content), JSON, repeatable=False)
-        return DirectReceipt.of(json_of(response))
+        return self._transport.read(json_of(response), DirectReceipt.of)
 
     def subscribe(self, *channels: str, patterns: Iterable[str] = (), after: int | None = None) -> Subscription:
         """Return the events of *channels* from now on, or after a sequence; 0 is the beginning.
@@ -141,7 +141,8 @@ class TrellisClient(AsyncResource):
 
     async def message(self, channel: str, id: str) -> Message:
         """Return one message, by its canonical id or its id in any protocol."""
-        return Message.of(await self._transport.get(path_of(channel, "messages", quote(id, safe=""))))
+        found = await self._transport.get(path_of(channel, "messages", quote(id, safe="")))
+        return self._transport.read(found, Message.of)
 
     # Channels and peers
 
@@ -151,11 +152,12 @@ class TrellisClient(AsyncResource):
 
     async def channel(self, channel: str) -> Channel:
         """Return a channel; raise `NotFound` if nobody has used it."""
-        return Channel.of(await self._transport.get(path_of(channel)))
+        return self._transport.read(await self._transport.get(path_of(channel)), Channel.of)
 
     async def create(self, channel: str) -> Channel:
         """Create a channel unless it exists, and return it once it has its address in every protocol."""
-        return Channel.of(json_of(await self._transport.request("PUT", path_of(channel))))
+        found = json_of(await self._transport.request("PUT", path_of(channel)))
+        return self._transport.read(found, Channel.of)
 
     async def close(self, channel: str) -> None:
         """Take a channel off the list until it is used again; its history and its addresses remain (right: `admin`)."""
@@ -164,7 +166,7 @@ class TrellisClient(AsyncResource):
     async def peers(self, channel: str) -> list[Peer]:
         """Return who is in *channel*, on any protocol. A subscription knows it at any time, as `peers`."""
         found = await self._transport.get(path_of(channel, "peers"))
-        return [Peer.of(peer) for peer in found["peers"]]
+        return self._transport.read(found, lambda answer: [Peer.of(peer) for peer in answer["peers"]])
 
     async def peer(self, number: int) -> Mapping[str, Any]:
         """Return all that is known of a peer: its names, its connections, where it listens and has published."""
@@ -176,6 +178,11 @@ class TrellisClient(AsyncResource):
     async def get(self, path: str, **parameters: str | int) -> Any:
         """Return the JSON value at any other *path*, such as `/v1/stats`."""
         return await self._transport.get(path, parameters or None)
+
+    async def post(self, path: str, body: bytes, media_type: str, **parameters: str | int | list[str]) -> bytes:
+        """Send *body* to any other *path* by POST, and return the body of the response; see docs/reference/rest.md."""
+        headers = {"Content-Type": media_type}
+        return (await self._transport.request("POST", path, body, headers, parameters or None)).content
 
 
 def _moment(moment: Moment | None) -> str | int | None:
@@ -205,5 +212,13 @@ class _Pages(Generic[T]):
         if self._path is None:
             return None
         page = await self._transport.get(self._path, self._parameters)
-        self._path, self._parameters = page["next"], None
-        return [self._read(item) for item in page[self._name]]
+        with self._transport.reading():
+            self._path, self._parameters = _path(page["next"]), None
+            return [self._read(item) for item in page[self._name]]
+
+
+def _path(next: str | None) -> str | None:
+    """Return the path of the *next* page; raise `ValueError` for an address elsewhere."""
+    if next is not None and not next.startswith("/v1/"):
+        raise ValueError(next)
+    return next

@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 import httpx
 
 PROBLEM = "application/problem+json"
+MAX_PROBLEM = 1 << 20  # bytes of a problem that are read
+MAX_DETAIL = 4_096  # characters of what a gateway says that are shown
+MAX_WAIT = 3600.0  # seconds that a gateway may ask to wait
 
 
 class TrellisError(Exception):
@@ -33,7 +36,15 @@ class Unreachable(TrellisError):
 
 
 class Untrusted(TrellisError):
-    """No authority that the client trusts has issued the gateway's certificate."""
+    """The gateway's certificate is not trusted.
+
+    *unknown_issuer*: because no authority that the client trusts has issued it; else it has expired, or is for another
+    name.
+    """
+
+    def __init__(self, reason: str, *, unknown_issuer: bool = True) -> None:
+        super().__init__(reason)
+        self.unknown_issuer = unknown_issuer
 
 
 class NotAGateway(TrellisError):
@@ -52,7 +63,7 @@ class Refused(TrellisError):
         self.problem = dict(problem)
         self.status = int(problem["status"])
         self.code = str(problem.get("code", ""))
-        self.detail = str(problem.get("detail") or problem.get("title") or "refused")
+        self.detail = str(problem.get("detail") or problem.get("title") or "refused")[:MAX_DETAIL]
         self.retry_after = retry_after
         line = problem.get("line")
         self.line: int | None = None if line is None else int(line)
@@ -111,7 +122,7 @@ def error_of(response: httpx.Response) -> TrellisError:
     media_type = response.headers.get("content-type", "").partition(";")[0]
     found = _members(response)
     if media_type == PROBLEM and found:
-        return refusal({"status": response.status_code} | found, retry_after)
+        return refusal(found | {"status": response.status_code}, retry_after)
     if BY_STATUS.get(response.status_code) is Unavailable:  # `/readyz`, which says why, or a proxy
         detail = found.get("status") or HTTPStatus(response.status_code).phrase
         return refusal({"status": response.status_code, "detail": str(detail)}, retry_after)
@@ -121,8 +132,8 @@ def error_of(response: httpx.Response) -> TrellisError:
 def _members(response: httpx.Response) -> dict[str, Any]:
     """Return the JSON object in *response*; an empty one if there is none."""
     try:
-        found = json.loads(response.content)
-    except ValueError:
+        found = json.loads(response.content[:MAX_PROBLEM])
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -135,4 +146,4 @@ def not_a_gateway(response: httpx.Response) -> NotAGateway:
 
 def _seconds(value: str | None) -> float:
     """Return the seconds of a `Retry-After`; 0 for a date, which no gateway sends."""
-    return float(value) if value is not None and value.isdecimal() else 0.0
+    return min(MAX_WAIT, float(value)) if value is not None and value.isdecimal() else 0.0

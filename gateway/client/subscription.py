@@ -20,7 +20,7 @@ from .errors import Refused, TrellisError, Unreachable
 from .events import Event, Gap, Interrupted, Joined, Left, Welcome, parse
 from .records import Message, Peer
 from .sse import EventReader
-from .transport import FIRST_PAUSE, MAX_PAUSE, Backoff, Transport, next_pause, path_of
+from .transport import FIRST_PAUSE, MAX_PAUSE, Backoff, Transport, end, next_pause, path_of
 
 ENDED = "the gateway ended the stream"
 PING = "ping"  # the comment that keeps an idle stream open; every other one says why the stream ends
@@ -119,8 +119,13 @@ class Subscription(AsyncIterator[Event], AsyncResource):
             reason = self._connection.reader.comment
             await self._disconnect()
             raise Unreachable(f"{ENDED}: {reason}" if reason not in ("", PING) else ENDED)
-        for received in self._connection.reader.receive_data(data):
-            self._received.append((int(received.id) if received.id else None, parse(received)))
+        try:
+            with self._transport.reading():
+                for received in self._connection.reader.receive_data(data):
+                    self._received.append((int(received.id) if received.id else None, parse(received)))
+        except TrellisError:
+            await self._disconnect()
+            raise
 
     def _path(self) -> str:
         if len(self.channels) == 1 and not self.patterns:
@@ -169,7 +174,7 @@ class _Connection:
     def __init__(self, response: httpx.Response) -> None:
         self.reader = EventReader()
         self._response = response
-        self._data = response.aiter_bytes()
+        self._data = response.aiter_raw()
         self._ended = False
 
     async def read(self) -> bytes | None:
@@ -186,8 +191,7 @@ class _Connection:
         They end by themselves if the next read fails; if they were dropped, trio would complain.
         """
         if not self._ended:
-            with suppress(Exception):
-                await self._response.extensions["network_stream"].aclose()
-                await self.read()
+            self._ended = True
+            await end(self._response, self._data)
         with suppress(Exception):
             await self._response.aclose()

@@ -5,25 +5,33 @@ from __future__ import annotations
 import os
 import random
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import anyio
 import httpx
 
-from .errors import BadAddress, Refused, TrellisError, Unreachable, Untrusted, error_of, not_a_gateway
+from .errors import BadAddress, NotAGateway, Refused, TrellisError, Unreachable, Untrusted, error_of, not_a_gateway
 
 FIRST_PAUSE = 0.2  # seconds before the second attempt, doubled after each failure
 MAX_PAUSE = 15.0  # seconds between two attempts
 SILENCE_SECONDS = 45.0  # a stream without a byte for this long is lost; the gateway writes at least every 15 s
+UNKNOWN_ISSUER = (18, 19, 20, 21)  # codes of OpenSSL (X509_V_ERR_...): no authority that is trusted has issued it
 NOT_SENT = (  # errors before anything of the request was sent
     *(httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError),
     *(httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError),
 )
 
+MAX_ANSWER = 32 << 20  # bytes; a page of history has 4 MiB of contents, which may be escaped
+MAX_VALUES = 4_000_000  # in an answer, about: Python takes some 64 bytes for each
+PATIENCE = 10  # times the timeout, which is for what comes next: a whole answer takes less
+IDENTITY = {"Accept-Encoding": "identity"}  # what is compressed may be any size
+STRANGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of reading an answer
+
 Address = str | os.PathLike[str]
+T = TypeVar("T")
 
 
 class Backoff:
@@ -66,7 +74,7 @@ class Transport:
             _check(self.url)
             self._http = httpx.AsyncClient(
                 base_url=self.url,
-                headers={} if key is None else {"Authorization": f"Bearer {key}"},
+                headers=IDENTITY | ({} if key is None else {"Authorization": f"Bearer {key}"}),
                 timeout=timeout,
                 verify=tls or _trust(self.url, ca_file),
                 limits=httpx.Limits(max_connections=None),  # each subscription has one
@@ -81,6 +89,19 @@ class Transport:
     async def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON value at *path*."""
         return json_of(await self.request("GET", path, params=params))
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn the errors of reading an answer that no gateway gives into `NotAGateway`."""
+        try:
+            yield
+        except STRANGE:
+            raise NotAGateway(f"{self.url} gives an answer that no Trellis gateway gives") from None
+
+    def read(self, answer: Any, read: Callable[[Any], T]) -> T:
+        """Return what *read* makes of *answer*: a response, or its JSON value."""
+        with self.reading():
+            return read(answer)
 
     async def request(
         self,
@@ -99,11 +120,10 @@ class Transport:
                 request = self._http.build_request(method, path, content=body, headers=headers, params=params)
                 if body:
                     request.stream = _Body(body)
-                with self.errors():
-                    response = await self._http.send(request)
+                response = await self._send(request)
                 if response.is_success:
                     return response
-                raise error_of(response)
+                raise self.read(response, error_of)
             except TrellisError as error:
                 safe = repeatable or not (isinstance(error, Unreachable) and error.sent)
                 pause = backoff.next(error) if error.temporary and safe else None
@@ -114,14 +134,31 @@ class Transport:
     async def stream(self, path: str, headers: Mapping[str, str]) -> httpx.Response:
         """Open a stream; its body is still to be read."""
         timeout = httpx.Timeout(self.timeout, read=max(SILENCE_SECONDS, self.timeout))
-        plain = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        plain = {"Accept": "text/event-stream"}
         request = self._http.build_request("GET", path, headers=plain | dict(headers), timeout=timeout)
-        with self.errors():
+        with self.errors(), self._limit():
             response = await self._http.send(request, stream=True)
             if response.is_success and response.headers.get("content-type", "").startswith("text/event-stream"):
+                if not _is_plain(response):
+                    await end(response, response.aiter_raw())
+                    raise not_a_gateway(response)
                 return response
-            await response.aread()
-        raise not_a_gateway(response) if response.is_success else error_of(response)
+            response = await whole(response)
+        raise not_a_gateway(response) if response.is_success else self.read(response, error_of)
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        """Send *request* and return the response with its body."""
+        with self.errors(), self._limit():
+            return await whole(await self._http.send(request, stream=True))
+
+    @contextmanager
+    def _limit(self) -> Iterator[None]:
+        """Raise `Unreachable` if something takes much longer than the timeout, which each step of it has anew."""
+        try:
+            with anyio.fail_after(PATIENCE * self.timeout):
+                yield
+        except TimeoutError:
+            raise Unreachable(f"the gateway at {self.url} does not end its answer") from None
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -130,8 +167,9 @@ class Transport:
             yield
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             sent = not isinstance(error, NOT_SENT)
-            if (reason := _mistrust(error)) is not None:
-                raise Untrusted(f"the certificate of {self.url} is not trusted ({reason})") from None
+            if (doubt := _mistrust(error)) is not None:
+                text = f"the certificate of {self.url} is not trusted ({doubt.verify_message})"
+                raise Untrusted(text, unknown_issuer=doubt.verify_code in UNKNOWN_ISSUER) from None
             if isinstance(error, httpx.TimeoutException):
                 raise Unreachable(f"the gateway at {self.url} does not answer", sent=sent) from None
             reason = "the connection was lost to" if sent else "no gateway at"
@@ -153,11 +191,44 @@ class _Body(httpx.AsyncByteStream):
         raise StopAsyncIteration
 
 
+async def whole(response: httpx.Response) -> httpx.Response:
+    """Return *response* with its body; raise `NotAGateway` if that is compressed or too long."""
+    data, body = response.aiter_raw(), bytearray()
+    fits = _is_plain(response)
+    while fits and (part := await anext(data, None)) is not None:
+        body += part
+        fits = len(body) <= MAX_ANSWER
+    if not fits:
+        await end(response, data)
+        raise not_a_gateway(response)
+    await response.aclose()
+    found = httpx.Response(response.status_code, headers=response.headers, content=bytes(body))
+    found.request, found.extensions = response.request, response.extensions
+    return found
+
+
+async def end(response: httpx.Response, data: AsyncIterator[bytes]) -> None:
+    """Close the connection of *response*, and end the generators of *data*, which trio complains about else."""
+    with suppress(Exception):
+        await response.extensions["network_stream"].aclose()
+        while await anext(data, None) is not None:  # what had arrived before
+            pass
+    with suppress(Exception):
+        await response.aclose()
+
+
+def _is_plain(response: httpx.Response) -> bool:
+    """Whether *response* is not compressed."""
+    return bool(response.headers.get("content-encoding", "identity") == "identity")
+
+
 def json_of(response: httpx.Response) -> Any:
     """Return the JSON value in *response*; raise `NotAGateway` if there is none."""
+    if response.content.count(b",") + response.content.count(b"[") > MAX_VALUES:
+        raise not_a_gateway(response)
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         raise not_a_gateway(response) from None
 
 
@@ -173,13 +244,15 @@ def _check(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("a URL such as http://127.0.0.1:8080 is needed")
+    if parts.path.endswith("/v1"):
+        raise ValueError("leave out /v1, which follows the address of every gateway")
 
 
-def _mistrust(error: BaseException | None) -> str | None:
-    """Return why a certificate is not trusted, if that is what *error* comes from; the cause is several deep."""
+def _mistrust(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """Return the refusal of a certificate that *error* comes from, or None; the cause is several deep."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
-            return error.verify_message
+            return error
         error = error.__cause__ or error.__context__
     return None
 

@@ -1,1 +1,1 @@
-"""Several gateways as one service: the format of what they submit to a common stream."""
+"""Several gateways as one service: whose turn it is to accept, and the batches that they share."""

@@ -1,4 +1,4 @@
-"""Where a stream has got to: which batches count, and whose turn it is. It is a function of the stream alone."""
+"""The position in a stream: which batches count, and whose turn it is. It is a function of the stream alone."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from .batch import NOBODY, Batch
 
 
 class Position:
-    """What the next batch has to be like: it has the next number, and its lines follow those before it.
+    """The end of the stream so far. The next batch counts if it has the next number, and its lines follow.
 
-    So of several batches that want to be the next one, the first in the stream counts, and all gateways ignore the
-    others: one that comes twice, one of a gateway whose turn is over, and one of a former life.
+    So of several batches with the next number, the first in the stream counts, and all gateways ignore the others:
+    one that comes twice, one of a gateway whose turn is over, and one of a former life.
     """
 
     def __init__(self) -> None:

@@ -1,12 +1,15 @@
 """One gateway accepts at a time: the member of a cluster whose turn it is.
 
 It has taken everything before, so it accepts as a gateway does that runs alone, and sends what it logged. All others
-log the same lines. When another member wants the turn, it passes it on with its last batch. If it says nothing for
-the lease while a member wants the turn, that one claims it.
+log the same lines. When another member wants the turn, the holder passes it on with its last batch. If the holder sends
+nothing for the lease while a member wants the turn, that member claims it.
 
 Laws of this file. Batches are sent one after another, and nothing goes to the disk before the stream has it: what the
-log has is a beginning of the stream, whenever the process ends. Who accepted something that does not come into the
-stream, because another one claimed the turn, has to start again (`Taker.lost`). No clock decides what counts.
+log has is a beginning of the stream, whenever the process ends. A gateway that accepted something which did not reach
+the stream, because another one claimed the turn, has to start again (`Taker.lost`). No clock decides what counts.
+A batch is sent when its sender has read the one before, so one that does not follow shows that something is missing in
+the stream as it is read here. A gateway that sees that, and no
+batch that follows for the lease, ends if it would accept: it would continue alone, from another state than the others.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from gateway.storage.record import Entry
 
 from .batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batch, entries_of, name_of
 from .position import Position
+from .removal import decode_removal
 
-LEASE: Final = 5.0  # seconds without a batch of the holder, after which who waits for the turn claims it (by default)
+LEASE: Final = 5.0  # seconds without a batch of the holder, after which a waiting member claims the turn; the default
 QUANTUM: Final = 0.01  # seconds that a busy gateway keeps the turn while another one wants it
 MAX_HOLD: Final = 0.05  # the same, while requests that began in this turn are under way
 STALLED: Final = 3.0  # seconds of waiting after which publishers are refused instead of waiting
@@ -43,20 +47,26 @@ class Taker(Protocol):
         """Accept: it is this gateway's turn."""
 
     def hold(self, why: str | None) -> None:
-        """Let publishers wait or, if it is told *why*, refuse them."""
+        """Let publishers wait; refuse them if there is a reason (*why*)."""
+
+    def removed(self) -> None:
+        """End: an operator removed this gateway from the cluster."""
 
     def lost(self) -> None:
         """End: another gateway claimed the turn, and what this one accepted is not in the stream."""
+
+    def torn(self) -> None:
+        """End: the stream, as it is read here, lacks a batch that others have."""
 
 
 class Link(Protocol):
     """The connection to the stream."""
 
     def publish(self, data: bytes) -> None:
-        """Append *data* to the stream, as often as it takes; perhaps it is done more than once."""
+        """Append *data* to the stream, and retry until it is there; it may be there more than once."""
 
     def want(self, member: str) -> None:
-        """Tell all others that *member* wants the turn; perhaps nobody hears it."""
+        """Tell all others that *member* wants the turn; the signal may be lost."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Run *call* on the gateway's loop after *seconds*."""
@@ -80,7 +90,8 @@ class Turn:
         self.requests = 0  # under way that need the turn
         self.ignored = 0  # batches that did not count
         self.base = 1  # the sequence of the first line, if the stream is empty
-        self.over = False  # after `Taker.lost`
+        self.over = False  # after `Taker.lost`, or another end
+        self._torn: float | None = None  # since when the stream has a batch that does not follow
         self._link = link
         self._clock = clock
         self._lease = lease
@@ -89,6 +100,7 @@ class Turn:
         self._sent: _Sent | None = None
         self._next: str | None = None  # to whom the turn is passed when nothing is pending
         self._wanting: float | None = None  # since when
+        self._removed: set[str] = set()  # names of gateways for which nobody waits
         self._wanted: dict[str, None] = {}  # who wants it, first come first
         self._heard = self._begun = clock()
         self._due = self._timed = False  # whether a flush is, or a look at who wants the turn
@@ -96,7 +108,7 @@ class Turn:
     # What the gateway calls
 
     def logged(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
-        """Send *lines*, which this gateway just logged; several that come in one turn of the loop go together."""
+        """Send *lines*, which this gateway just logged; those of one turn of the loop are sent together."""
         size = sum(map(len, lines))
         if size < MAX_BATCH - HEADER:
             self._pending.append((entries, lines))
@@ -140,7 +152,11 @@ class Turn:
         return 0.0 if since is None else self._clock() - since
 
     def tick(self) -> None:
-        """Ask for the turn again, or claim one that nobody uses; call this ten times a second."""
+        """Ask for the turn again, or claim one that is not used; call this ten times a second."""
+        if self._torn is not None and self._clock() - self._torn > self._lease and self.waited:
+            self.over, self.acting, self._torn = True, False, None
+            self.taker.torn()
+            return
         if self._wanting is not None:
             self._ask()
         if self.waited > STALLED:
@@ -157,12 +173,19 @@ class Turn:
             batch = decode_batch(data)
             entries = entries_of(batch)
         except BadBatch:
-            self.ignored += 1
+            if (name := decode_removal(data)) is not None:
+                self._remove(name)
+            else:
+                self.ignored += 1
             return
         if not self.position.admit(batch):
             self.ignored += 1
+            if batch.number > self.position.number and self._torn is None:
+                self._torn = self._clock()
             return
+        self._torn = None
         self._heard = self._clock()
+        self._removed.discard(name_of(batch.member))  # which came back under its name
         sent, self._sent = self._sent, None
         if batch.member == self.me and sent is not None:
             self._confirm(sent)
@@ -178,6 +201,14 @@ class Turn:
                 self.taker.take(entries, list(batch.lines))
         self._look()
 
+    def _remove(self, name: str) -> None:
+        """An operator removed the gateway *name*: nobody waits for it, and if it is this one, it ends."""
+        if name == name_of(self.me):
+            self.over, self.acting = True, False
+            self.taker.removed()
+        else:
+            self._removed.add(name)
+
     def _confirm(self, sent: _Sent) -> None:
         was_full = self._ahead > MAX_AHEAD or self._clock() - sent.since > STALLED
         for entries, lines in sent.logged:
@@ -187,7 +218,7 @@ class Turn:
             self.taker.begin()
 
     def _look(self) -> None:
-        """Go on after a batch has counted."""
+        """Begin or end this gateway's turn, if the batch that just counted says so, and send what is pending."""
         holder = self.position.holder
         self._wanted.pop(holder, None)
         if holder == self.me and self._next is None and not self.acting:
@@ -214,7 +245,7 @@ class Turn:
         return logged
 
     def _send(self, logged: Sequence[Logged], holder: str | None = None) -> None:
-        """Send *logged*; it is the last of this turn if nothing else is pending and the turn is to be passed."""
+        """Send *logged*, and give the turn to *holder*: by default to the next member once nothing is pending."""
         if holder is None:
             holder = self.me if self._pending or self._next is None else self._next
         lines = [line for _, each in logged for line in each]
@@ -231,9 +262,9 @@ class Turn:
     def _ask(self) -> None:
         """Tell others that the turn is wanted here, or claim it if nobody uses it."""
         holder, now = self.position.holder, self._clock()
-        unused = holder == NOBODY or name_of(holder) == name_of(self.me)
+        unused = holder == NOBODY or name_of(holder) in (name_of(self.me), *self._removed)
         silent = self._wanting is not None and now - max(self._wanting, self._heard) > self._lease
-        if self._sent is not None:
+        if self._sent is not None or self._torn is not None:
             return
         if unused or silent:
             self._send((), self.me)

@@ -23,7 +23,7 @@ from gateway.settings import Settings
 from gateway.storage import permissions
 from gateway.storage.layout import sync_directory
 
-from .common import CommandError, ConfigFile, Data, load_settings, say
+from .common import CommandError, ConfigFile, Data, load_settings, say, visible
 
 PassphraseFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Read the passphrase from the first line of this file, mode 0600.")
@@ -62,6 +62,8 @@ def backup(
     settings = load_settings(context, config, {"data": data, "tls_cert": tls_cert, "tls_key": tls_key})
     passphrase = _passphrase(passphrase_file, again=True) if encrypt or passphrase_file is not None else None
     machine.raise_descriptors()
+    if not file.absolute().parent.is_dir():
+        raise CommandError(f"{file.parent} is no directory; make it, or name the file in another one")
     try:
         manifest = _write(file.absolute(), settings, _outside(settings, config), passphrase, index=index)
     except (OSError, sqlite3.Error, ValueError, KeyError) as error:
@@ -96,7 +98,7 @@ def restore(
     typer.echo(_summary(manifest))
     if not check:
         for name, origin in manifest.origins.items():
-            say(f"{restoring.target(directory, name)} was {origin}")
+            say(visible(f"{restoring.target(directory, name)} was {origin}"))
 
 
 def _write(
@@ -157,5 +159,5 @@ def _passphrase(file: Path | None, *, again: bool) -> str:
 def _summary(manifest: Manifest) -> str:
     return (
         f"{len(manifest.files)} files, {manifest.size} bytes, records up to {manifest.last_seq}, "
-        f"of the gateway {manifest.gateway}"
+        f"of the gateway {visible(manifest.gateway)}"
     )

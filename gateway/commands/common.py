@@ -7,16 +7,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from gateway import config
-from gateway.adapter import Adapter
 from gateway.core.errors import OperatorError
-from gateway.settings import Settings
 
-Adapters = Sequence[type[Adapter]]
+if TYPE_CHECKING:  # half a second of imports, which `pipeline` does without
+    from gateway.adapter import Adapter
+    from gateway.settings import Settings
+
+Adapters = Sequence["type[Adapter]"]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file (docs/configuration.md).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Where everything is kept.  [default: trellis-data]")]
@@ -24,6 +25,24 @@ Data = Annotated[Path | None, typer.Option("--data", help="Where everything is k
 
 class CommandError(OperatorError):
     """A command failed with exit code 1; the text says why, and what to do about it."""
+
+
+def run(app: typer.Typer) -> None:
+    """Run the command of *app* that the arguments name; a failure is one line."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # typeshed: TextIO, in fact a wrapper
+    try:
+        app()
+    except OperatorError as error:
+        fail(str(error))
+    except OSError as error:  # of a file or a folder that a command was given
+        fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None))
+
+
+def fail(reason: str) -> NoReturn:
+    """Say why the command failed, and exit with code 1."""
+    say(f"{paint('trellis:', typer.colors.RED, bold=True)} {reason}")
+    sys.exit(1)
 
 
 def registry(context: typer.Context) -> Adapters:
@@ -34,6 +53,8 @@ def registry(context: typer.Context) -> Adapters:
 
 def load_settings(context: typer.Context, file: Path | None, flags: Mapping[str, Any]) -> Settings:
     """Load the configuration; print every fault and raise `typer.Exit` with code 2 if there is one."""
+    from gateway import config
+
     try:
         return config.load(registry(context), file, flags)
     except config.BadConfiguration as error:

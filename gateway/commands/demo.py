@@ -87,7 +87,7 @@ def demo(as_json: AsJson = False) -> None:
 
 async def _run(folder: Path) -> tuple[Matrix, Matrix]:
     async with gateway(folder) as ready, AsyncExitStack() as stack:
-        peers = await _connect(ready, stack)
+        peers = await connect(ready, ready, stack)
         for listener in peers.listeners.values():
             await listener.subscribe(CHANNEL)
         await peers.speakers["Sprout"].community(CHANNEL)  # asked for once, and not in the figures
@@ -125,7 +125,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-async def _connect(ready: dict[str, Any], stack: AsyncExitStack) -> DemoPeers:
+async def connect(speak: dict[str, Any], listen: dict[str, Any], stack: AsyncExitStack) -> DemoPeers:
+    """Connect speakers and listeners to the gateways with these ready lines, for as long as *stack* is open."""
     from .arbor_author import ArborAuthor
 
     authors = [await asyncio.to_thread(ArborAuthor, name) for name in ("speaker", "listener")]
@@ -136,7 +137,7 @@ async def _connect(ready: dict[str, Any], stack: AsyncExitStack) -> DemoPeers:
             "Streamr": StreamrClient(ready["http"]),
             "REST": RestClient(ready["http"]),
         }
-        for author in authors
+        for author, ready in zip(authors, (speak, listen), strict=True)
     ]
     for part in parts:
         for client in part.values():
@@ -179,7 +180,7 @@ async def _exchange(
 ) -> None:
     """Await *said*, and enter who heard *what* into the *matrix*."""
     begin = perf_counter()
-    waiting = [asyncio.create_task(_arrival(listener, what)) for listener in listeners.values()]
+    waiting = [asyncio.create_task(arrival(listener, what, TIMEOUT_SECONDS)) for listener in listeners.values()]
     (fault,) = await asyncio.gather(asyncio.wait_for(said, TIMEOUT_SECONDS), return_exceptions=True)
     if fault is not None:
         matrix.faults.append(f"{said_by} to {', '.join(listeners)}: {fault or type(fault).__name__}")
@@ -187,10 +188,10 @@ async def _exchange(
         matrix.cells[said_by, heard_by] = None if moment is None else (moment - begin) * 1000
 
 
-async def _arrival(listener: Any, what: ReceivedMessage) -> float | None:
-    """When *what* was heard, in seconds of `perf_counter`."""
+async def arrival(listener: Any, what: ReceivedMessage, seconds: float) -> float | None:
+    """When *listener* hears *what*, in seconds of `perf_counter`; None if it does not within so many *seconds*."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(seconds):
             while await listener.heard.get() != what:
                 pass
             return perf_counter()

@@ -71,6 +71,7 @@ def _decide(adapters: Adapters, settings: Settings, who: str, verb: str, channel
     _give(access, adapters, settings)
     if not who.startswith(KEY_PREFIX):
         if (reason := principal_error(who, adapters)) is not None:
+            reason += "" if ":" in who else f"; the key called {who} is {KEY_PREFIX}{who}"
             raise typer.BadParameter(reason, param_hint="WHO")
         return access.explain(Principal(who), verb, channel)
     named = [key for key in keys if KEY_PREFIX + key.name == who]

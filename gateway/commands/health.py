@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
+import threading
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -39,7 +42,10 @@ def healthcheck(
     try:
         status, text = _get(settings, "/healthz" if alive else "/readyz", seconds)
     except (OSError, http.client.HTTPException) as error:
-        raise CommandError(f"the gateway does not answer: {error or type(error).__name__}") from None
+        reason = getattr(error, "strerror", None) or error or type(error).__name__
+        where = f"{settings.host}:{settings.port}"
+        advice = "is it running, and with this configuration?"
+        raise CommandError(f"no gateway answers at {where}: {reason}; {advice}") from None
     if status != http.client.OK:
         raise CommandError(text)
     typer.echo(text)
@@ -55,13 +61,24 @@ def _get(settings: Settings, path: str, seconds: float) -> tuple[int, str]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(host, settings.port, timeout=seconds, context=context)
+    connection.connect()
+    timer = threading.Timer(seconds, _cut, (connection.sock,))  # the timeout of the socket begins anew with each byte
+    timer.daemon = True
+    timer.start()
     try:
         connection.request("GET", path, headers={"Host": "localhost"})
         response = connection.getresponse()
         body = response.read(1 << 16)
         try:
             return response.status, str(json.loads(body)["status"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return response.status, f"status {response.status}; is this a Trellis gateway?"
     finally:
+        timer.cancel()
         connection.close()
+
+
+def _cut(connected: socket.socket) -> None:
+    """End a connection, whoever waits for it."""
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)

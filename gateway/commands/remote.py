@@ -80,4 +80,15 @@ def translated() -> Iterator[None]:
     try:
         yield
     except TrellisError as error:
-        raise CommandError(f"{error}{HINTS.get(type(error), '')}") from None
+        raise CommandError(f"{error}{_hint(error)}") from None
+
+
+def _hint(error: TrellisError) -> str:
+    """Return what to do about *error*."""
+    if isinstance(error, Untrusted) and not error.unknown_issuer:
+        return "; renew it, or use an address that it was issued for"
+    if isinstance(error, Unreachable) and "WRONG_VERSION_NUMBER" in str(error):
+        return "; it speaks no TLS: try http:// in place of https://"
+    if isinstance(error, Unreachable) and "without sending a response" in str(error):
+        return "; if it speaks TLS, try https:// in place of http://"
+    return HINTS.get(type(error), "")

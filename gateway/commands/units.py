@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -17,12 +21,6 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def milliseconds(seconds: float) -> str:
-    """Return *seconds* as milliseconds."""
-    ms = seconds * 1000
-    return f"{ms:.1f} ms" if ms < 100 else f"{ms:,.0f} ms"
-
-
 def rate(count: float | None) -> str:
     """Return so many a second; a dash where nothing is known yet."""
     return "-" if count is None else f"{count:,.1f}" if 0 < count < 100 else f"{count:,.0f}"
@@ -31,3 +29,10 @@ def rate(count: float | None) -> str:
 def plural(count: int, one: str, many: str | None = None) -> str:
     """Return *count* with its noun."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def seconds_of(text: str) -> int:
+    """Return the seconds that *text* such as `12h` means; raise `ValueError` if it means none."""
+    if (match := _DURATION.fullmatch(text)) is None:
+        raise ValueError(f"{text!r} is no duration such as 90s, 10m, 12h, 7d or 2w")
+    return int(match[1]) * _SECONDS[match[2]]

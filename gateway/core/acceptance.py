@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Acceptance:
-    """Who waits for messages that were submitted to be taken, and then for *ledger* to have them on disk."""
+    """Callers that wait until submitted messages are taken, and then until *ledger* has them on disk."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -50,7 +50,7 @@ class Acceptance:
             self._ledger.when_synced(run[-1].seq, *waiter)
 
     def forget(self, message: Message) -> None:
-        """Nobody waits for *message* any more: it was refused."""
+        """Stop waiting for *message*: it was refused."""
         self.untaken.pop(message, None)
 
 
@@ -58,5 +58,5 @@ def _call(waiting: Sequence[Callable[[], None]]) -> None:
     for call in waiting:
         try:
             call()
-        except Exception:  # a bug in the callback; the others are called all the same
+        except Exception:  # a bug in the callback; the others are still called
             logger.exception("a callback that waited for the disk failed; the others are called")

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
 from typing import Any
 
 from .acceptance import Acceptance
-from .bounded import BoundedMap
 from .channels import CREATION_COST, Channels
 from .contracts import PERMISSIVE, Counters, Ledger, Policies, Receipt, Translator
+from .directs import DirectDelivery
 from .errors import AlreadySubscribed, NotSubscribed, Throttled, TooManySubscriptions, Unavailable
 from .fan_out import FanOut
 from .flows import Flows
@@ -30,10 +29,7 @@ from .principal import Principal
 from .stamper import LogClock, Stamper
 from .watchers import Watchers
 
-DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
-MAX_DIRECT_IDS = 100_000
 MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
-FIRST_DIRECT_NUMBER = 1 << 43  # in ids of direct messages, in place of a sequence number; the log never reaches it
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +64,7 @@ class Bus:
         self.on_join: Callable[[Member, Peer], None] = lambda _session, _peer: None
         self.on_leave: Callable[[Member], None] = lambda _session: None
         self.charge: Callable[[str, float], None] = lambda _network, _requests: None  # for what is much work
-        self._log_time = LogClock(clock, 0).now if log_time is None else log_time
+        self._now = LogClock(clock, 0).now if log_time is None else log_time
         self.stamper = Stamper(ids)
         self.submit: Take = self.take
         self.acceptance = Acceptance(ledger)
@@ -82,8 +78,8 @@ class Bus:
         self._numbers: dict[int, dict[Member, None]] = {}
         self._addresses: Counter[str] = Counter()
         self._waiting: dict[Member, None] = {}
-        self._direct_ids = BoundedMap[str, tuple[int, int]](MAX_DIRECT_IDS)  # (expiry, receivers)
-        self._directs = count(FIRST_DIRECT_NUMBER)
+        self.directs = DirectDelivery(self._numbers, self.gathering, self.presence, self.stamper, metrics, self._now)
+        self.direct, self.send_direct = self.directs.deliver, self.directs.send
 
     # Sessions
 
@@ -237,6 +233,11 @@ class Bus:
         self.gathering.publish()
         return self.ledger.find(id)
 
+    def find_message(self, id: str) -> Message | None:
+        """The same message itself, which may not be on disk yet."""
+        self.gathering.publish()
+        return self.ledger.find_message(id)
+
     def canonical_id(self, id: str) -> str | None:
         """The canonical id of the message that *id* names in any protocol; None if it names none."""
         if len(id) > MAX_ID:
@@ -285,7 +286,7 @@ class Bus:
 
     def take(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
         """Stamp, log and deliver a *run* of one protocol in one channel; the session in *origins* does not hear it."""
-        self.stamper.stamp(run, self.ledger.next_seq, self._log_time())
+        self.stamper.stamp(run, self.ledger.next_seq, self._now())
         self._add_refs(run)
         self.ledger.extend(run)
         self.hand_over(run, origins)
@@ -300,34 +301,6 @@ class Bus:
         self.metrics.published(run, self._fan_out.deliver(run, origins))
         if self.acceptance.untaken:
             self.acceptance.taken(run)
-
-    def direct(self, message: Message, number: int) -> int:
-        """Deliver *message* to the connections in the channel of the peer with *number*; return how many they are.
-
-        Only its ids are kept, for `DIRECT_ID_LIFETIME`, so that a repeated message is not delivered again and returns
-        what the first did. A connection whose protocol cannot carry it does not get it.
-        """
-        self.gathering.settle(message.channel, message.sender.number)
-        for id in message.ids:
-            if (known := self._direct_ids.get(id)) is not None:
-                return known[1]
-        receivers = [s for s in self._numbers.get(number, ()) if message.channel in s.channels]
-        if receivers:  # a form may contain its receiver
-            message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer
-        if unfit := [s for s in receivers if not s.fits(message)]:
-            receivers = [s for s in receivers if s not in unfit]
-            message.undelivered = tuple({s.protocol: None for s in unfit})
-            self.metrics.undeliverable(message)
-        if not receivers:
-            return 0
-        self.stamper.stamp_direct(message, next(self._directs), self._log_time())
-        for id in message.ids:
-            self._direct_ids[id] = message.time + DIRECT_ID_LIFETIME, len(receivers)
-        self.presence.tell_arrival(message.channel, message.sender.number)
-        for session in receivers:
-            session.deliver(message)
-        self.metrics.direct(message, len(receivers))
-        return len(receivers)
 
     # Time and backpressure
 
@@ -347,7 +320,7 @@ class Bus:
     def tick(self) -> None:
         """Expire what is due, and tick the sessions; call this once a second."""
         now = self.clock()
-        self._direct_ids.drop_while(lambda known: known[0] < now)
+        self.directs.tick(now)
         self.presence.tick(now)
         for session in list(self._sessions):
             try:

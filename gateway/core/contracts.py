@@ -42,6 +42,9 @@ class Ledger(Protocol):
     def find(self, id: str) -> Receipt | None:
         """The receipt of the message with this id, accepted at any time before; None if there is none."""
 
+    def find_message(self, id: str) -> Message | None:
+        """The same message itself."""
+
     def when_synced(
         self,
         seq: int,
@@ -96,6 +99,9 @@ class Counters(Protocol):
 
     def refused(self, protocol: str, reason: str, **details: object) -> None:
         """Count a refusal, for a *reason* of which there are few; *details* are for the log, and never secret."""
+
+    def id_taken(self, protocol: str) -> None:
+        """Count a message by *protocol* whose id, which another gateway gave, belongs to something else here."""
 
     def overflow(self, protocol: str) -> None:
         """Count a session of *protocol* that was closed because it read too slowly."""

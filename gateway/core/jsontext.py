@@ -119,6 +119,20 @@ def dumps(value: Any) -> bytes:
             return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
+def normal_form(text: bytes, without: str) -> bytes:
+    """The value *text*, which `loads` reads, in one way of writing it, members sorted, numbers as doubles.
+
+    The member *without* of an object is left out if it is a string.
+    """
+    value = json.loads(text, parse_int=float)
+    if type(value) is dict and type(value.get(without)) is str:
+        del value[without]
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # a lone surrogate
+        return json.dumps(value, sort_keys=True).encode()
+
+
 def one_line(text: bytes) -> bytes:
     """The same JSON value on one line: line breaks outside strings are whitespace, and strings contain none."""
     return text.replace(b"\n", b" ").replace(b"\r", b" ") if 10 in text or 13 in text else text  # ints: 7 times faster

@@ -2,8 +2,9 @@
 
 A peer is in a channel while one of its connections listens there. Some protocols also let a peer claim that it is
 present although it listens elsewhere (a *guest*, until a time it names), or that it is absent although one of its
-connections listens (until it claims otherwise or subscribes again). Presence is never logged. Many sessions are
-notified a few at a time, but always before they receive a message from the newcomer.
+connections listens (until it claims otherwise or subscribes again). In a cluster, other gateways tell who is present
+there. Presence is never logged. Many sessions are notified a few at a time, but always before they receive a message
+from the newcomer.
 """
 
 from __future__ import annotations
@@ -94,16 +95,19 @@ class Presence:
     """Keeps peers' claims, and notifies sessions of joins and leaves; *members* are the listening sessions by channel.
 
     Finding out whether a peer is in a channel takes constant time. `post` runs a call in a later turn of the loop;
-    without it every session is notified at once.
+    without it every session is notified at once. `on_change` is told of a channel, and the number of a peer whose
+    presence at this gateway may have changed.
     """
 
     def __init__(self, members: Mapping[str, Mapping[Member, None]]) -> None:
         self.post: Callable[[Callable[[], None]], None] | None = None
+        self.on_change: Callable[[str, int], None] | None = None
         self._members = members
         self._notices: deque[_Notice] = deque()  # the oldest first
         self._rosters: dict[str, Roster] = {}
         self._claims: dict[str, dict[int, PresenceClaim]] = {}  # of guests, and of absent peers that listen
         self._guests = BoundedMap[tuple[str, int], Peer](MAX_ALL_GUESTS, self._drop_guest)  # by channel and number
+        self._elsewhere: dict[str, dict[int, Peer]] = {}  # present at other gateways, by channel and number
 
     @property
     def has_notices(self) -> bool:
@@ -111,7 +115,10 @@ class Presence:
         return bool(self._notices)
 
     def peers(self, channel: str) -> dict[int, Peer]:
-        """The peers in *channel* by their numbers, in the order in which they came; guests are last."""
+        """The peers in *channel* by their numbers, in the order in which they came.
+
+        Guests follow, and then those that are present at other gateways alone.
+        """
         roster = self._rosters.get(channel)
         present = {} if roster is None else roster.peers.copy()
         for number, claim in self._claims.get(channel, {}).items():
@@ -119,20 +126,31 @@ class Presence:
                 present.pop(number, None)
             else:
                 present[number] = claim.peer
+        for number, peer in self._elsewhere.get(channel, {}).items():
+            present.setdefault(number, peer)
         return present
 
     def contains(self, channel: str, number: int) -> bool:
         """Whether the peer with *number* is in *channel*."""
         claim = self._claims.get(channel, {}).get(number)
-        return self._listens(channel, number) if claim is None else claim.until is not None
+        here = self._listens(channel, number) if claim is None else claim.until is not None
+        return here or number in self._elsewhere.get(channel, ())
+
+    def here(self, channel: str, number: int) -> Peer | None:
+        """The peer with *number*, if it is in *channel* at this gateway."""
+        claim = self._claims.get(channel, {}).get(number)
+        if claim is not None:
+            return None if claim.until is None else claim.peer
+        return self._rosters[channel].peers[number] if self._listens(channel, number) else None
 
     def guest_numbers(self) -> set[int]:
-        """The numbers of all guests."""
-        return {number for _, number in self._guests}
+        """The numbers of all guests, and of all who are present at other gateways."""
+        return {number for _, number in self._guests} | {n for peers in self._elsewhere.values() for n in peers}
 
     def guest_channels(self, number: int) -> list[str]:
-        """The channels in which the peer with *number* is a guest."""
-        return [name for name, claims in self._claims.items() if number in claims and self.contains(name, number)]
+        """The channels in which the peer with *number* is a guest, or present at another gateway."""
+        claimed = [name for name, claims in self._claims.items() if number in claims and self.contains(name, number)]
+        return claimed + [name for name, peers in self._elsewhere.items() if number in peers]
 
     # Called by the bus for its sessions
 
@@ -143,6 +161,7 @@ class Presence:
             self._tell(channel, peer, joined=True)
         self._drop_claim(channel, peer.number)
         self._rosters.setdefault(channel, Roster()).add(peer)
+        self._changed(channel, peer.number)
         return list(others.values())
 
     def remove_listener(self, channel: str, peer: Peer, untold: Member | None = None) -> None:
@@ -151,8 +170,11 @@ class Presence:
         roster.remove(peer)
         if not roster.peers:
             del self._rosters[channel]
-        if not self._listens(channel, peer.number) and self._drop_claim(channel, peer.number) is None:
-            self._tell(channel, peer, untold, joined=False)
+        if not self._listens(channel, peer.number):
+            absent = self._drop_claim(channel, peer.number) is not None
+            if not absent and not self.contains(channel, peer.number):
+                self._tell(channel, peer, untold, joined=False)
+        self._changed(channel, peer.number)
 
     def rename(self, session: Member, before: Peer) -> None:
         """Record that *session*, which was shown as *before*, is shown with another number or name now."""
@@ -160,11 +182,13 @@ class Presence:
         for channel in session.channels:
             if who.number == before.number:
                 self._rosters[channel].peers[who.number] = who
+                self._changed(channel, who.number)
                 continue
             self.remove_listener(channel, before, session)
-            claim = self._drop_claim(channel, who.number)
-            known = self._listens(channel, who.number) if claim is None else claim.until is not None
+            known = self.contains(channel, who.number)
+            self._drop_claim(channel, who.number)
             self._rosters.setdefault(channel, Roster()).add(who)
+            self._changed(channel, who.number)
             if not known:
                 self._tell(channel, who, session, joined=True)
 
@@ -176,6 +200,7 @@ class Presence:
         self._drop_claim(channel, peer.number)
         if not self._listens(channel, peer.number):
             self._add_claim(channel, PresenceClaim(peer, until))
+        self._changed(channel, peer.number)
         if not known:
             self._tell(channel, peer, joined=True)
 
@@ -185,8 +210,31 @@ class Presence:
         self._drop_claim(channel, peer.number)
         if self._listens(channel, peer.number):
             self._add_claim(channel, PresenceClaim(peer, None))
-        if known:
+        self._changed(channel, peer.number)
+        if known and not self.contains(channel, peer.number):
             self._tell(channel, peer, joined=False)
+
+    # Called for what other gateways tell
+
+    def appear(self, channel: str, peer: Peer) -> None:
+        """Note that *peer* is in *channel* at another gateway, perhaps with another name than before."""
+        known = self.contains(channel, peer.number)
+        self._elsewhere.setdefault(channel, {})[peer.number] = peer
+        if not known:
+            self._tell(channel, peer, joined=True)
+
+    def vanish(self, channel: str, number: int) -> None:
+        """Note that the peer with *number*, which was in *channel* at other gateways, is there no more."""
+        peers = self._elsewhere[channel]
+        peer = peers.pop(number)
+        if not peers:
+            del self._elsewhere[channel]
+        if not self.contains(channel, number):
+            self._tell(channel, peer, joined=False)
+
+    def _changed(self, channel: str, number: int) -> None:
+        if self.on_change is not None:
+            self.on_change(channel, number)
 
     def tick(self, now: int) -> None:
         """End the claims of guests whose time is before *now* (ms)."""

@@ -187,6 +187,10 @@ class Session(Outbox, ABC):
                 self.bus.read_pacer.record_refused(self)
             raise
 
+    def put_back(self, data: bytes) -> None:
+        """Keep *data*, which cannot be handled now, before all that waits; `overloaded` has to be true until it can."""
+        self._backlog.appendleft(data)
+
     def stop_listening(self, channel: str) -> None:
         """Stop listening to *channel*, as the peer asked: it counts as more requests if many others are told.
 

@@ -21,7 +21,7 @@ from .problems import Problem, shortened
 from .selection import Selection, pattern_of
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="trellis"'}
-KNOWING_VERBS = ("subscribe", "history", "publish")  # whoever may do one of these may know that there is a channel
+KNOWING_VERBS = ("subscribe", "history", "publish")  # a right to any of these lets a caller know that a channel exists
 LISTING_FORBIDDEN = f"not allowed to list channels: that needs a right to {' or '.join(KNOWING_VERBS)} on some channel"
 
 
@@ -45,7 +45,7 @@ class Caller:
         self.principal: Principal = principal
         is_key = principal.name.startswith(KEY_PREFIX)
         self.key = principal.name.removeprefix(KEY_PREFIX) if is_key else None  # the name of the API key
-        self._paid = True  # the first thing that is asked is what the request was let in for
+        self._paid = True  # the network has paid for the first thing that is asked
 
     @property
     def who(self) -> Peer:
@@ -57,7 +57,7 @@ class Caller:
         return self.gateway.access.allowed(self.principal, verb, channel)
 
     def may_know(self, channel: str) -> bool:
-        """Whether the caller may know that there is *channel*."""
+        """Whether the caller may know that *channel* exists."""
         return any(self.may(verb, channel) for verb in KNOWING_VERBS)
 
     def check(self, verb: str, channel: str) -> None:
@@ -90,7 +90,7 @@ class Caller:
             self.gateway.bus.pace(principal, None if self.key is None else self.who, channel)
 
     def charge(self, requests: float) -> None:
-        """Charge the request as so many *requests*."""
+        """Charge the caller's network for so many *requests*."""
         self.gateway.charge(self.principal.address, requests)
 
     def charge_creation(self, channel: str) -> None:

@@ -27,7 +27,7 @@ from .problems import problem_of, problem_response
 PATHS: Final = ("/v1/", "/console/trellis.js")  # REST, and the module by which pages use it
 EXPOSED: Final = "Allow, Retry-After, WWW-Authenticate"  # response headers that pages may read, beside the safelisted
 PREFLIGHT: Final = {
-    "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE",
+    "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
     "Access-Control-Max-Age": "600",  # seconds; a setting that was changed takes effect for everybody after them
 }

@@ -22,7 +22,7 @@ from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps
 from gateway.core.member import Member
 from gateway.core.message import REST, Message, Peer
-from gateway.core.outbox import LOW_WATER, Close
+from gateway.core.outbox import Close
 from gateway.core.session import Session
 from gateway.runtime import Gateway
 
@@ -32,7 +32,7 @@ from .feed import Feed, Subscription
 from .paced import run_in_turn
 from .problems import Problem
 from .selection import Selection, pattern_of
-from .streaming import StreamedResponse, chunk
+from .streaming import StreamedResponse, chunk, coalesce
 
 DETACH_EXTENSION: Final = "trellis.detach"  # an ASGI extension, a weak reference to a function that takes the session
 PING_SECONDS = 15  # between comments that keep proxies from closing an idle stream (WHATWG HTML, section 9.2.7)
@@ -283,7 +283,7 @@ class EventStream(StreamedResponse):
         while not self._left:
             self._woken = anyio.Event()
             if data := await session.next_data():
-                for piece in join_chunks(data):
+                for piece in coalesce(data):
                     await self.send_body(send, piece)
             elif session.closing is not None:
                 await self.send_body(send, session.closing_comment(session.closing.reason))
@@ -297,20 +297,6 @@ class EventStream(StreamedResponse):
 
     def _wake(self) -> None:
         self._woken.set()
-
-
-def join_chunks(data: list[bytes]) -> list[bytes]:
-    """Return *data* joined to chunks of about `LOW_WATER` bytes, each worth a write."""
-    joined: list[bytes] = []
-    some: list[bytes] = []
-    size = 0
-    for one in data:
-        some.append(one)
-        size += len(one)
-        if size >= LOW_WATER:
-            joined.append(b"".join(some))
-            some, size = [], 0
-    return [*joined, b"".join(some)] if some else joined
 
 
 def open_stream(caller: Caller, selection: Selection, after: int | None) -> EventStream:

@@ -134,8 +134,12 @@ class Feed:
             self._await_sync()
 
     def take_unsynced(self) -> list[Message]:
-        """Take what waits for the disk, in order; the caller passes it on."""
-        taken = list(self._unsynced)
+        """Take what waits for the disk and was not given before, in order; the caller passes it on."""
+        taken = [
+            message
+            for message in self._unsynced
+            if any(message.seq > each.seen for each in self._covering(message.channel))
+        ]
         self._unsynced.clear()
         return taken
 

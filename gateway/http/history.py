@@ -21,6 +21,7 @@ from gateway.storage.texts import Search, expression_of
 
 from . import views
 from .problems import Problem, shortened
+from .streaming import coalesce
 from .time_range import MAX_TIME, TimeRange
 
 Order = Literal["asc", "desc"]
@@ -204,19 +205,7 @@ def log_lines(gateway: Gateway, after: int, limit: int) -> Iterator[bytes]:
     cut off.
     """
     found = _scan(gateway.log.segments, after, gateway.index.offset(after + 1), gateway.log.synced_seq)
-    return _slices(islice(found, limit))
-
-
-def _slices(lines: Iterator[bytes]) -> Iterator[bytes]:
-    some: list[bytes] = []
-    size = 0
-    for line in lines:
-        some.append(line)
-        size += len(line)
-        if size >= LOW_WATER:
-            yield b"".join(some)
-            some, size = [], 0
-    yield b"".join(some)
+    return coalesce(islice(found, limit))
 
 
 def _scan(segments: Segments, after: int, offset: int, last: int) -> Iterator[bytes]:

@@ -15,18 +15,27 @@ from . import views
 from .callers import Caller
 
 BATCH = 64  # items that are read or written in one turn of the loop: a millisecond of work
-MAX_SCANNED = 4_096  # channels that are checked for one response, if the caller may not see most of them
+MAX_SCANNED = 4_096  # channels that are checked for one response, if most of them are not to be in it
 
 
-async def visible_channels(caller: Caller, after: str, limit: int) -> tuple[list[str], str | None]:
+async def visible_channels(
+    caller: Caller, after: str, limit: int, contains: str = "", *, listened: bool = False
+) -> tuple[list[str], str | None]:
     """Return at most *limit* names of channels after *after* that *caller* may know, and the name to continue after.
 
-    The latter is None at the end of the list.
+    The latter is None at the end of the list. Only names with *contains* in them, in either case, are returned, and
+    with *listened* only channels that somebody listens to.
     """
+    bus, wanted = caller.gateway.bus, contains.casefold()
+
+    def is_shown(name: str) -> bool:
+        return wanted in name.casefold() and (not listened or bus.listener_count(name) > 0) and caller.may_know(name)
+
     shown: list[str] = []
     for _ in range(MAX_SCANNED // BATCH):
+        caller.charge(1)
         names = caller.gateway.channels.listed(after, BATCH)
-        for name in filter(caller.may_know, names):
+        for name in filter(is_shown, names):
             if len(shown) == limit:
                 return shown, shown[-1]
             shown.append(name)

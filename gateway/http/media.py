@@ -63,10 +63,14 @@ Reader = Callable[[bytes], ParsedContent]  # raises `Problem` 400, 413 or 415
 def parse_content(body: bytes) -> ParsedContent:
     """Return the JSON value in *body*; raise `Problem` 400 unless it is exactly one."""
     text = body.strip(WHITESPACE)
+    if not text:
+        raise Problem("malformed-content", "the body is empty; send one JSON value, or text as text/plain")
     try:
         return ParsedContent(one_line(text), check(text))
     except ValueError as error:
-        raise Problem("malformed-content", f"the content is not one JSON value: {error}") from None
+        raise Problem(
+            "malformed-content", f"the content is not one JSON value: {error}; send text as text/plain"
+        ) from None
 
 
 def content_reader(content_type: str | None) -> Reader:

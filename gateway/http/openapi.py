@@ -27,7 +27,7 @@ SECURITY_SCHEMES: Final = {
         "description": "The same key for an `EventSource`, which cannot send headers.",
     },
 }
-KEY: Final[list[dict[str, list[str]]]] = [{"key": []}, {}]  # required only where strangers may not do it
+KEY: Final[list[dict[str, list[str]]]] = [{"key": []}, {}]  # required only where anonymous callers may not do it
 KEY_IN_QUERY: Final[list[dict[str, list[str]]]] = [{"key": []}, {"keyInQuery": []}, {}]
 OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/asyncapi.json", "/problems", "/problems/{code}"})
 EVENTS: Final = "text/event-stream"

@@ -97,7 +97,7 @@ class Operations:
         return Response(found, media_type=views.MEDIA_TYPE)
 
     async def home(self, request: Request) -> Response:
-        """Get links to the other pages; who accepts HTML, as browsers do, is redirected to the console."""
+        """Get links to the other pages; a client that accepts HTML, such as a browser, is redirected to the console."""
         if pages.prefers_html(request.headers.get("accept", "")):
             return pages.redirect(request, pages.PATH.lstrip("/") + "/")
         links = {"api": "/docs", "channels": "/v1/channels", "protocols": "/v1/protocols", "health": "/readyz"}

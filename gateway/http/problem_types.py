@@ -76,7 +76,7 @@ PROBLEM_TYPES: Final = MappingProxyType({
 
     # Who asks
     "key-required": ProblemType(401, "A key is required",
-        "The request came without an API key, and strangers may not do this.",
+        "The request came without an API key, and anonymous callers may not do this.",
         "Send a key as `Authorization: Bearer KEY`."),
     "unknown-key": ProblemType(401, "The key is not valid",
         "There is no such API key: it is wrong, was removed, or has expired.", "Ask the operator for a new key."),

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from gateway.core.channels import MAX_NAME, valid_name
+from gateway.core.directs import direct_outcome_unknown
 from gateway.core.errors import (
     Conflict,
     Failed,
@@ -29,7 +30,7 @@ from gateway.core.errors import (
     UnknownChannel,
 )
 from gateway.core.jsontext import dumps
-from gateway.core.message import REST
+from gateway.core.message import REST, Message
 
 from .bodies import BodyRefused, network_of
 from .kit import BODY_CUT_OFF, INTERNAL_ERROR, report_bug, retry_after
@@ -98,6 +99,16 @@ def _conflict(error: Conflict) -> Problem:
 
 def _unavailable(error: Unavailable) -> Problem:
     return Problem("unavailable", f"{error}; nothing was accepted", {"Retry-After": "1"})
+
+
+def direct_refusal(message: Message, number: int, delivered: int | None) -> RequestError:
+    """Return the error for a direct *message* to the peer with *number* that reached nobody; see `Bus.send_direct`."""
+    if delivered is None:
+        return direct_outcome_unknown()
+    if message.undelivered:
+        unfit = ", ".join(message.undelivered)
+        return Problem("undeliverable", f"peer {number} cannot get it: too long for {unfit}; send less")
+    return Problem("unknown-peer", f"peer {number} is not in {message.channel!r}; GET its /peers lists the peers in it")
 
 
 def _outcome_unknown(error: OutcomeUnknown) -> Problem:

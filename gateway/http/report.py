@@ -47,7 +47,7 @@ class FlowLatency(_CamelCase):
     p99: float | None
 
 
-class CheckResult(_CamelCase):
+class CheckCount(_CamelCase):
     """How many records passed a check of ids or signatures, or failed it."""
 
     check: str
@@ -85,7 +85,7 @@ class Report(_CamelCase):
     protocols: list[ProtocolTraffic]
     channels: list[ChannelTraffic]
     flows: list[FlowLatency]
-    verdicts: list[CheckResult]
+    verdicts: list[CheckCount]
     gaps: list[Counted]
     nodes: list[Counted]
     unreadable: list[Counted]

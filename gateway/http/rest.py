@@ -16,14 +16,14 @@ from gateway.core.errors import UnknownChannel
 from gateway.core.message import REST, Message
 from gateway.runtime import Gateway, clock
 
-from . import explanations, history, keys, listing, operations, schemas, traces, views, whois
+from . import explanations, history, keys, listing, operations, schemas, sync, traces, views, whois
 from .bodies import read_body
 from .bulk import BulkResponse
 from .callers import Caller, admit_request, path_segment
 from .events import open_stream
 from .kit import wait_until_accepted, wait_until_synced
 from .media import MAX_CONTENT, NDJSON, TEXT, content_reader
-from .problems import Problem
+from .problems import Problem, direct_refusal
 from .publish import begin, parse_request_content
 from .routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
 from .searches import Searches
@@ -42,6 +42,10 @@ Channel = Annotated[str, Path(description=CHANNEL)]
 Id = Annotated[str, Path(description="A message's canonical id, or its id in any protocol; percent-encoded.")]
 Number = Annotated[int, Path(ge=0, le=MAX_INTEGER, description="A peer's number.")]
 AfterName = Annotated[str, Query(max_length=MAX_NAME, description="Only channels whose names sort after this.")]
+Contains = Annotated[
+    str, Query(max_length=MAX_NAME, description="Only channels with this in their names, in upper or lower case.")
+]
+Listened = Annotated[bool, Query(description="Only channels that somebody listens to now.")]
 Before = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only messages with a lower sequence.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="The maximum number of results.")]
 Sender = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only messages of the peer with this number.")]
@@ -188,8 +192,9 @@ class Rest:
 
         The events are those of one channel; each names its channel. There is a `welcome` for each channel and pattern.
         The ids count through all channels, so a stream that is resumed misses nothing and repeats nothing in any of
-        them. Who listens by a pattern is not in these channels: `joined`, `left` and `direct` come only from channels
-        that are named. A right is needed for each named channel; of a pattern come the channels that you may hear.
+        them. A client that listens by a pattern is not in these channels: `joined`, `left` and `direct` come only from
+        channels that are named. A right is needed for each named channel; a pattern brings the channels that you may
+        hear.
         """
         caller = Caller(self.gateway, request, key)
         selection = parse_selection(channels, channel, pattern)
@@ -198,16 +203,22 @@ class Rest:
 
     # Channels
 
-    async def channels(self, request: Request, after: AfterName = "", limit: Limit = 100) -> Response:
+    async def channels(
+        self,
+        request: Request,
+        after: AfterName = "",
+        limit: Limit = 100,
+        contains: Contains = "",
+        listened: Listened = False,
+    ) -> Response:
         """List the channels that you may see, by name; `next` is the address of the next page, or null.
 
-        A page may end early, even without a channel, if finding more that you may see would take too long.
+        A page may end early, even without a channel, if finding more of what was asked for would take too long.
         """
         caller = Caller(self.gateway, request)
         caller.authorize_listing()
         caller.pace("")
-        caller.charge(limit / listing.BATCH)
-        names, more = await listing.visible_channels(caller, after, limit)
+        names, more = await listing.visible_channels(caller, after, limit, contains, listened=listened)
         shown = await listing.describe_channels(self.gateway, names)
         url = str(request.url.include_query_params(after=more).query) if more is not None else None
         return views.json_response({"channels": shown, "next": url and f"/v1/channels?{url}"})
@@ -259,12 +270,16 @@ class Rest:
         async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
             content = await parse_request_content(caller, body, read)
             message = Message(name, caller.who, REST, content.text)
-            delivered = self.gateway.bus.direct(message, number)
-        if message.undelivered and not delivered:
-            unfit = ", ".join(message.undelivered)
-            raise Problem("undeliverable", f"peer {number} cannot get it: too long for {unfit}; send less")
-        if not delivered:
-            raise Problem("unknown-peer", f"peer {number} is not in {name!r}; GET its /peers lists the peers in it")
+            answered, answers = anyio.Event(), list[int | None]()
+
+            def answer(delivered: int | None) -> None:
+                answers.append(delivered)
+                answered.set()
+
+            self.gateway.bus.send_direct(message, number, answer)
+            await answered.wait()
+        if not (delivered := answers[0]):
+            raise direct_refusal(message, number, delivered)
         return views.json_response({"id": message.id, "delivered": delivered}, 202)
 
     async def peer(self, request: Request, number: Number) -> Response:
@@ -329,6 +344,7 @@ def router(gateway: Gateway) -> APIRouter:
         (Rest(gateway), ROUTES),
         (keys.Keys(gateway), keys.ROUTES),
         (traces.Traces(gateway), traces.ROUTES),
+        (sync.Sync(gateway), sync.ROUTES),
         (operations.Operations(gateway), operations.ROUTES),
         (explanations.Explanations(), explanations.ROUTES),
     ]

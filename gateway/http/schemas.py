@@ -193,6 +193,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             "flows": array({"type": "object"}),
             "reports": {"type": "object"},
             "links": array({"type": "object"}),
+            "cluster": {"type": ["object", "null"]},
             "faults": _COUNTS,
             "pipeline": {"type": ["object", "null"]},
         }
@@ -211,6 +212,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "Keys": record({"keys": array(record(_KEY))}),
     "KeySecret": record({"name": STRING, "secret": STRING | {"description": "It is not kept and not shown again."}}),
     "Trace": record(_TRACE),
+    "Differences": record({"message": NULLABLE_STRING, "have": array(STRING), "need": array(STRING)}),
     "Tracing": record({"channel": STRING, "until": NULLABLE_INTEGER, "messages": array(ref("Trace"))}),
     "Retry": record({"delivered": BOOLEAN, "status": NULLABLE_INTEGER, "error": NULLABLE_STRING}),
     **schemas_of(Report),
@@ -250,6 +252,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
 
 # Bodies that are no JSON, by media type.
 TEXTS: Final[Mapping[str, Schema]] = {
+    "application/octet-stream": STRING | {"format": "binary"},
     "text/plain": STRING,
     "text/html": STRING,
     "application/x-ndjson": STRING | {"description": "One JSON value on each line."},

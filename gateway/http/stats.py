@@ -39,6 +39,7 @@ def report(gateway: Gateway) -> dict[str, Any]:
         "limits": _limits(gateway),
         "reports": {each.name: report for each in gateway.adapters if (report := each.report())},
         "links": [link.report() for link in gateway.links],
+        "cluster": gateway.cluster_report(),
         "faults": {kind: value for (kind,), value in gateway.metrics.counts["faults"].items()},
     }
 

@@ -8,6 +8,7 @@ that writes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from time import monotonic
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ import anyio
 from fastapi import Response
 from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
+
+from gateway.core.outbox import LOW_WATER
 
 GRACE_SECONDS = 1.0  # for the server to report the end of a complete response
 CHECKS = 3  # looks at a response in the time that a write may stand still
@@ -100,3 +103,17 @@ class StreamedResponse(Response):
         if self._sending and monotonic() - self._last_sent >= self._stalled_seconds:
             self.stalled = True
             self.abort()
+
+
+def coalesce(data: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield *data* joined to pieces of about `LOW_WATER` bytes, each worth a write."""
+    some: list[bytes] = []
+    size = 0
+    for one in data:
+        some.append(one)
+        size += len(one)
+        if size >= LOW_WATER:
+            yield b"".join(some)
+            some, size = [], 0
+    if some:
+        yield b"".join(some)

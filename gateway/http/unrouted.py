@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Match, WebSocketRoute
+from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
 
 from gateway.core.message import REST
 
@@ -19,10 +19,11 @@ UNROUTED = "unrouted"  # the name of routes that take what no other route does
 def unrouted(request: Request) -> Problem:
     """Return the problem of a *request* that no route takes."""
     path = shortened(request.url.path)
-    methods, is_websocket = set[str](), False
+    methods, is_websocket, without_slash = set[str](), False, False
     for route in _flatten(request.app.routes):
         if getattr(route, "name", None) == UNROUTED:
             continue
+        without_slash |= _takes(route, request.url.path.rstrip("/"))
         if route.matches(request.scope)[0] == Match.PARTIAL:
             methods |= getattr(route, "methods", None) or set()
         elif isinstance(route, WebSocketRoute):
@@ -34,7 +35,12 @@ def unrouted(request: Request) -> Problem:
     if is_websocket:
         headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
         return Problem("upgrade-required", f"{path} is a WebSocket; connect with a WebSocket client", headers)
-    return Problem("not-found", f"there is nothing at {path}; GET /docs lists all paths")
+    advice = "leave out the slash at the end" if without_slash else "GET /docs lists all paths"
+    return Problem("not-found", f"there is nothing at {path}; {advice}")
+
+
+def _takes(route: BaseRoute, path: str) -> bool:
+    return isinstance(route, Route) and route.path_regex.match(path) is not None
 
 
 def _flatten(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:

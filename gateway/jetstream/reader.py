@@ -1,8 +1,9 @@
 """Reads a stream of NATS JetStream in its order, from a position on, without a gap.
 
-A consumer of its own on the server, which nothing else needs and which ends by itself, is asked for portions. Each
-message has its position; if one is missing, or the server is silent for longer than its heartbeat, a new consumer goes
-on behind the last message that was read.
+The reader has a consumer of its own on the server, which ends by itself when it is not used, and asks it for portions.
+Each message has its position; if one is missing, or the server is silent for longer than its heartbeat, a new consumer
+continues behind the last message that was read. It begins with that message, which shows whether the stream is still
+the same.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import NamedTuple
 
 from nats.aio.client import Client
@@ -19,6 +21,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.manager import JetStreamManager
+from zlib_ng.zlib_ng import crc32
 
 PORTION = 256  # messages asked for at once
 PORTION_BYTES = 32 << 20  # of a portion; more than the longest message
@@ -27,13 +30,15 @@ EXPIRES_SECONDS = 30.0  # after which a portion that is not full is asked for ag
 HEARTBEAT_SECONDS = 2.0  # between signs of life from the server
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS  # after which the server has forgotten us
 RETRY_SECONDS = 0.1  # between two consumers
+HOLE_SECONDS = 20.0  # for which each consumer begins behind what comes next, after which the stream lacks that
 LIFETIME_SECONDS = 60.0  # of a consumer that asks for nothing
 HEARTBEAT, EXPIRED, FULL = "100", "408", "maxbytes"  # what the server says of a portion; the last in words
+REMEDY = "restore a backup of a member that is younger than seven days (docs/how-to/cluster.md)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StreamEntry(NamedTuple):
-    """A message of the stream: its *position* (from 1), the *time* (ms since 1970) of the server, and its *data*."""
+    """A message of the stream: its *position* (from 1), the server's *time* (ms since 1970), and its *data*."""
 
     position: int
     time: int
@@ -41,14 +46,25 @@ class StreamEntry(NamedTuple):
 
 
 class StreamGap(Exception):
-    """The stream has not what comes next: it keeps less, or was lost. Reading on would leave something out."""
+    """The stream lacks what comes next: it has removed it, or was lost. Reading on would leave something out."""
 
 
 class EntryReader:
     """Reads from behind the position *after*; *receive* gets what came, in order."""
 
-    def __init__(self, client: Client, stream: str, after: int, receive: Callable[[list[StreamEntry]], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        after: int,
+        receive: Callable[[list[StreamEntry]], None],
+        digest: int | None = None,
+    ) -> None:
         self.position = self.taken = after
+        self._digest = digest  # of the message at that position; None if it is not known
+        self._compares = False  # whether this consumer begins with that message, to see that it is the same stream
+        self._gap: StreamGap | None = None
+        self._hole_since: float | None = None
         self.end: int | None = None  # the last position when reading began
         self._client = client
         self._stream = stream
@@ -59,17 +75,17 @@ class EntryReader:
         self._ended = False  # whether this consumer is of no more use
 
     def took(self, position: int) -> None:
-        """Everything up to *position* was taken; more may come."""
+        """Note that everything up to *position* was taken, so that more may come."""
         self.taken = position
         self._wake.set()
 
     def restart(self) -> None:
-        """Go on with a new consumer: the connection is a new one."""
+        """Continue with a new consumer, because the connection is a new one."""
         self._ended = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Read for ever. Raises `StreamGap` if that cannot be."""
+        """Read for ever. Raises `StreamGap` if the stream lacks what comes next."""
         while True:
             with suppress(Error, TimeoutError):
                 await self._read()
@@ -83,10 +99,13 @@ class EntryReader:
         if self.position > state.last_seq:
             raise StreamGap(f"the stream ends at {state.last_seq}, but {self.position} was taken already")
         if self.position + 1 < state.first_seq:
-            raise StreamGap(f"the stream begins at {state.first_seq}, but {self.position + 1} was not taken yet")
+            raise StreamGap(
+                f"the stream begins at {state.first_seq}, but {self.position + 1} was not taken yet: {REMEDY}"
+            )
+        self._compares = self._digest is not None and 0 < state.first_seq <= self.position
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=self.position + 1,
+            opt_start_seq=self.position + (not self._compares),
             ack_policy=AckPolicy.NONE,
             inactive_threshold=LIFETIME_SECONDS,
             mem_storage=True,
@@ -102,6 +121,8 @@ class EntryReader:
                 await self._wait()
         finally:
             await subscription.unsubscribe()
+        if self._gap is not None:
+            raise self._gap
 
     async def _ask(self, subject: str, inbox: str) -> None:
         """Ask for a portion if none is open, and what was read is taken."""
@@ -117,7 +138,7 @@ class EntryReader:
         await self._client.publish(subject, json.dumps(asked).encode(), reply=inbox)
 
     async def _wait(self) -> None:
-        """Wait until something comes; `TimeoutError` if the server owes it and is silent."""
+        """Wait until something comes. Raises `TimeoutError` if a portion is open and the server is silent."""
         self._wake.clear()
         async with asyncio.timeout(SILENCE_SECONDS if self._open else None):
             await self._wake.wait()
@@ -127,15 +148,45 @@ class EntryReader:
         if not message.reply:
             self._hear_status(message.headers or {})
             return
-        position = message.metadata.sequence.stream
-        if position != self.position + 1:
-            self._ended = self._ended or position > self.position
+        if self._gap is not None:
             return
-        self.position = position
+        position = message.metadata.sequence.stream
+        if self._compares:
+            self._compare(position, message.data)
+            return
+        if position != self.position + 1:
+            if position > self.position and not self._ended:
+                self._note_hole(position)
+            return
+        self.position, self._digest, self._hole_since = position, crc32(message.data), None
         time = (message.metadata.timestamp - _EPOCH) // timedelta(milliseconds=1)
         if not self._entries:
             asyncio.get_running_loop().call_soon(self._hand_over)
         self._entries.append(StreamEntry(position, time, message.data))
+        self._count()
+
+    def _compare(self, position: int, data: bytes) -> None:
+        """See that the stream has still what was read last: it may have been restored from an older state."""
+        self._compares = False
+        self._count()
+        if position > self.position:
+            self._note_hole(position)
+        elif crc32(data) != self._digest:
+            self._gap = StreamGap(
+                f"the stream has something else at {position} than it had: it was lost, or restored from an older state"
+            )
+            self._ended = True
+
+    def _note_hole(self, position: int) -> None:
+        """Begin again, perhaps at another server; what no server has for so long is not there."""
+        self._ended = True
+        now = monotonic()
+        self._hole_since = now if self._hole_since is None else self._hole_since
+        if now - self._hole_since > HOLE_SECONDS:
+            self._gap = StreamGap(f"the stream lacks {self.position + 1}, and goes on with {position}: {REMEDY}")
+
+    def _count(self) -> None:
+        """Note that a message of the portion has come."""
         self._rest -= 1
         if not self._rest:
             self._open = False

@@ -7,12 +7,12 @@ runs on. The gateway submits bytes, and gets what all gateways submitted, in one
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 import structlog
 from nats.aio.client import Client
@@ -22,52 +22,31 @@ from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
 from nats.js.manager import JetStreamManager
 
+from .connecting import JetStreamSettings, UnfitStream, prepare, refusal, server_of
 from .reader import EntryReader, StreamEntry, StreamGap
+from .shared_value import SharedValue
+from .status import JetStreamStatus, StoredStream, stored_stream
 from .window import SendWindow, SentBatch
 
 ACK_SECONDS = 5.0  # after which a batch that the server has not acknowledged is sent again; an election takes as long
 RETRY_SECONDS = 0.25  # before sending again, and between attempts to connect
 RECONNECT_SECONDS = 1  # between attempts of the client to connect again
+WATCH_SECONDS = 2.0  # between questions what the servers keep
 PING_SECONDS = 2  # between pings; a server that does not answer two is left
 MAX_AGE_SECONDS = 7 * 86_400.0  # of what the stream keeps: a gateway that was away for longer needs a peer's log
 STOP_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
 MIN_PAYLOAD = 8 << 20  # bytes that the server has to take
 
 logger = structlog.get_logger("trellis")
 
 
-class UnfitStream(Exception):
-    """The stream, or the server, is not what a member needs; the text says why."""
-
-
-class JetStreamSettings(NamedTuple):
-    """Which stream: the *name* of the cluster, the *urls* of servers, how many *replicas*, TLS and credentials.
-
-    *about* is what all members have in common; the stream has it as its description.
-    """
-
-    name: str
-    urls: tuple[str, ...]
-    replicas: int = 1
-    authorities: Path | None = None
-    credentials: Path | None = None
-    about: str = ""
-
-
-class JetStreamStatus(NamedTuple):
-    """Whether there is a connection, the last position that was read, the bytes that are to be sent, and an error."""
-
-    connected: bool
-    position: int
-    unsent: int
-    error: str
-
-
 class JetStream:
     """Sends to a stream, and reads it.
 
-    *receive* gets entries in their order, without a gap, *hear* what others `tell`, and *fail* the reason if the stream
-    cannot be used; they are called in the stream's thread.
+    *receive* gets entries in their order, without a gap, *hear* what others `tell` to all or to *address*, and *fail*
+    the reason if the stream cannot be used; they are called in the stream's thread. So are *values*, by the names of
+    values that all share: with the version of each, and the value.
     """
 
     def __init__(
@@ -76,13 +55,20 @@ class JetStream:
         receive: Callable[[list[StreamEntry]], None],
         fail: Callable[[str], None],
         hear: Callable[[bytes], None] = lambda _data: None,
+        address: str = "",
+        values: Mapping[str, Callable[[int, bytes], None]] = MappingProxyType({}),
     ) -> None:
         self._settings = settings
+        self._client = Client()
+        self._values = {
+            name: SharedValue(self._client, f"{settings.name}+{name}", settings.replicas, receive)
+            for name, receive in values.items()
+        }
+        self._address = address
         self._receive = receive
         self._fail = fail
         self._hear = hear
         self._tasks: asyncio.TaskGroup | None = None
-        self._client = Client()
         self._window = SendWindow()
         self._wake = asyncio.Event()
         self._loop = asyncio.new_event_loop()
@@ -90,21 +76,35 @@ class JetStream:
         self._reader: EntryReader | None = None
         self._main: asyncio.Task[None] | None = None
         self._error = ""
+        self._refusals: int | None = 0  # of the first connection; None once there was one
+        self._reconnects = 0
+        self._stored: StoredStream | None = None
+        self._answered = time.monotonic()  # when the servers said so
 
     # Called in any thread
 
-    def start(self, after: int) -> None:
-        """Connect, and read from behind the position *after*, 0 for all. What is submitted before is sent, too."""
-        self._after = after
+    def start(self, after: int, digest: int | None = None) -> None:
+        """Connect, and read from behind the position *after*, 0 for all. What is submitted before is sent, too.
+
+        With the *digest* (CRC-32) of the data at that position, another stream is recognised.
+        """
+        self._after, self._digest = after, digest
         self._thread.start()
 
     def submit(self, data: bytes) -> None:
-        """Send *data*, behind what was submitted before, as often as it takes."""
+        """Send *data* after everything submitted before; retry until it is in the stream."""
         self._call(self._add, data)
 
-    def tell(self, data: bytes) -> None:
-        """Tell *data* to everybody who reads the stream now; perhaps it is lost, and it is not in the stream."""
-        self._call(self._begin, data)
+    def tell(self, data: bytes, to: str = "") -> None:
+        """Tell *data* to all that read the stream now, or to the address *to*; it may be lost, and is not kept.
+
+        This program hears what it tells to everybody.
+        """
+        self._call(self._begin, data, to)
+
+    def put_value(self, name: str, data: bytes, version: int) -> None:
+        """Replace the shared value *name* of *version* by *data*; the result is received as the present value."""
+        self._call(self._values[name].put, data, version)
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """Call *call*, in the stream's thread, after *seconds*."""
@@ -123,7 +123,17 @@ class JetStream:
         """How it is doing."""
         reader = self._reader
         position = self._after if reader is None else reader.position
-        return JetStreamStatus(self._client.is_connected, position, self._window.size, self._error)
+        client = self._client
+        return JetStreamStatus(
+            client.is_connected,
+            position,
+            self._window.size,
+            self._error,
+            server_of(client),
+            self._reconnects,
+            self._stored,
+            time.monotonic() - self._answered,
+        )
 
     def _call(self, call: Callable[..., object], *args: Any) -> None:
         with suppress(RuntimeError):  # it has stopped
@@ -136,13 +146,13 @@ class JetStream:
 
     # Called in the stream's thread
 
-    def _begin(self, data: bytes) -> None:
-        if self._tasks is not None:
-            self._tasks.create_task(self._tell(data))
+    def _begin(self, data: bytes, to: str) -> None:
+        if self._tasks is not None and self._client.is_connected:  # else it would be told late
+            self._tasks.create_task(self._tell(data, to))
 
-    async def _tell(self, data: bytes) -> None:
+    async def _tell(self, data: bytes, to: str) -> None:
         with suppress(Error, OSError, TimeoutError):
-            await self._client.publish(_aside(self._settings.name), data)
+            await self._client.publish(aside(self._settings.name, to), data)
 
     async def _heard(self, message: Msg) -> None:
         self._hear(message.data)
@@ -173,18 +183,24 @@ class JetStream:
 
     async def _live(self) -> None:
         self._main = asyncio.current_task()
+        options = prepare(self._client, self._settings)
         try:
-            await self._connect()
+            await self._connect(options)
             await self._ensure()
-            self._reader = EntryReader(self._client, self._settings.name, self._after, self._receive)
-            await self._client.subscribe(_aside(self._settings.name), cb=self._heard)
+            self._reader = EntryReader(self._client, self._settings.name, self._after, self._receive, self._digest)
+            for address in dict.fromkeys(("", self._address)):
+                await self._client.subscribe(aside(self._settings.name, address), cb=self._heard)
             async with asyncio.TaskGroup() as self._tasks:
                 tasks = self._tasks
                 tasks.create_task(self._send(tasks))
                 tasks.create_task(self._read(self._reader))
+                for value in self._values.values():
+                    tasks.create_task(value.run())
+                tasks.create_task(self._watch())
         finally:
-            with suppress(Error, OSError):
-                await self._client.close()
+            with suppress(Error, OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):  # asyncio waits for a minute after a TLS handshake failed
+                    await self._client.close()
 
     async def _read(self, reader: EntryReader) -> None:
         try:
@@ -193,29 +209,32 @@ class JetStream:
             self._error = str(gap)
             self._fail(str(gap))
 
-    async def _connect(self) -> None:
+    async def _watch(self) -> None:
+        """Ask every few seconds what the servers keep; while none answers, what they said before stays."""
+        manager = JetStreamManager(self._client)
+        while True:
+            with suppress(Error, OSError, TimeoutError):
+                self._stored = stored_stream(await manager.stream_info(self._settings.name))
+                self._answered = time.monotonic()
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def _connect(self, options: dict[str, Any]) -> None:
         """Connect; from then on the client itself connects again."""
-        settings = self._settings
-        secure = settings.authorities is not None or any(url.startswith("tls:") for url in settings.urls)
-        tls = ssl.create_default_context(cafile=settings.authorities) if secure else None
-        options: dict[str, Any] = {} if tls is None else {"tls": tls}
-        if settings.credentials is not None:
-            options["user_credentials"] = str(settings.credentials)
         await self._retry(
             lambda: self._client.connect(
-                list(settings.urls),
-                name=settings.name,
+                name=self._settings.name,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=RECONNECT_SECONDS,
                 ping_interval=PING_SECONDS,
                 max_outstanding_pings=2,
-                error_cb=self._note,
+                error_cb=self._refused,
                 disconnected_cb=self._disconnected,
                 reconnected_cb=self._reconnected,
                 **options,
             )
         )
-        logger.info("the stream is connected", server=self._client.connected_url and self._client.connected_url.netloc)
+        self._refusals = None
+        logger.info("the stream is connected", server=server_of(self._client))
 
     async def _ensure(self) -> None:
         """Create the stream, if there is none."""
@@ -296,18 +315,30 @@ class JetStream:
             logger.warning("the stream is disturbed", error=text)
         self._error = text
 
+    async def _refused(self, error: Exception) -> None:
+        """Note what the client says; raise `UnfitStream` once all servers have refused the first connection."""
+        reason = refusal(error)
+        await self._note(error if reason is None else ConnectionError(reason))
+        if self._refusals is None or reason is None:
+            return
+        self._refusals += 1
+        if self._refusals >= len(self._settings.urls):
+            raise UnfitStream(reason)
+
     async def _disconnected(self) -> None:
         await self._note(ConnectionError("there is no connection to a server of the stream"))
 
     async def _reconnected(self) -> None:
         self._error = ""
+        self._reconnects += 1
         logger.info("the stream is connected again")
         if self._reader is not None:
             self._reader.restart()
 
 
-def _aside(name: str) -> str:
-    return f"trellis-aside.{name}"
+def aside(name: str, address: str = "") -> str:
+    """The subject of what members of the cluster *name* tell all others, or the one at *address*."""
+    return f"trellis-aside.{name}.{address}" if address else f"trellis-aside.{name}"
 
 
 def subject(name: str) -> str:

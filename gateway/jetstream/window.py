@@ -1,10 +1,10 @@
 """What was submitted to the stream and is not known to be in it, in its order.
 
 A batch is in the stream when the server acknowledged it behind the batch before it. If an answer is lost, or says that
-a batch came to stand before its predecessor, everything from there on is sent again, once no answer is outstanding:
-batches that come twice do not count (`fences`), and those that came too early did not count either.
+a batch came to stand before its predecessor, everything from there on is sent again, once no answer is outstanding.
+Readers of the stream ignore batches that come twice or too early, by their numbers (`gateway.cluster.position`).
 
-A pure part: it sends nothing, and waits for nothing.
+This file sends nothing, and waits for nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SentBatch:
 
 
 class SendWindow:
-    """Says what to send next; it is told what became of it."""
+    """Decides what to send next from what became of what was sent."""
 
     def __init__(self) -> None:
         self.size = 0  # bytes that are not known to be in the stream
@@ -61,7 +61,7 @@ class SendWindow:
         return None
 
     def acknowledged(self, item: SentBatch, position: int) -> None:
-        """The server says that *item*, which was in flight, is in the stream at *position*."""
+        """Note that *item*, which was in flight, is in the stream at *position*, as the server says."""
         self._in_flight -= 1
         item.position = position
         while self._items and (first := self._items[0]).position is not None:
@@ -73,7 +73,7 @@ class SendWindow:
             self._items.popleft()
 
     def failed(self) -> None:
-        """Nobody knows whether a batch that was in flight is in the stream."""
+        """Note that a batch was in flight, and that it is not known whether it is in the stream."""
         self._in_flight -= 1
         self._is_broken = True
 

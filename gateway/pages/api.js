@@ -5,6 +5,11 @@
 
 import { key } from "./key.js";
 
+const MAX_EMPTY = 32; // answers without a channel; the gateway looked at 4,096 for each, and has 100,000 by default
+
+/** What is said when there is no answer. */
+export const OFFLINE = "The gateway does not answer.";
+
 /** The address below which the gateway's paths are. */
 export const ROOT = new URL("../", import.meta.url);
 
@@ -36,7 +41,7 @@ export async function request(path, { method = "GET", body, signal, headers = {}
     response = await fetch(new URL(path, ROOT), options);
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Refused(0, "The gateway does not answer.");
+    throw new Refused(0, OFFLINE);
   }
   if (response.ok) return response;
   if (response.status === 401 && key.secret === secret) key.demand(); // not if a key was given meanwhile
@@ -70,13 +75,36 @@ export async function send(method, path, value) {
 }
 
 /**
- * The path of a channel.
+ * The path of a channel; `Refused` for one called . or .., which browsers take out of every address (WHATWG URL).
  *
  * @param {string} name
  * @param {string} [rest] behind it
  */
 export function channelPath(name, rest = "") {
+  if (/^\.\.?$/.test(name)) throw new Refused(0, `A web page cannot ask for a channel called ${name} by its address.`);
   return `v1/channels/${encodeURIComponent(name)}${rest}`;
+}
+
+/**
+ * The first channels that the caller may see, by name, in as few answers as the gateway gives.
+ *
+ * @param {number} count of channels, or a few more
+ * @param {Record<string, string>} wanted parameters of the list, such as `contains`
+ * @param {AbortSignal} signal
+ * @returns {Promise<{channels: any[], more: boolean}>} and whether there may be more of them
+ */
+export async function listChannels(count, wanted, signal) {
+  /** @type {any[]} */
+  const channels = [];
+  /** @type {string | null} */
+  let path = `v1/channels?${new URLSearchParams({ ...wanted, limit: "200" })}`;
+  for (let empty = 0; path !== null && channels.length < count && empty < MAX_EMPTY; ) {
+    const answer = await get(path, signal);
+    channels.push(...answer.channels);
+    if (!answer.channels.length) empty += 1;
+    path = answer.next?.slice(1) ?? null;
+  }
+  return { channels, more: path !== null };
 }
 
 /** @param {Response} response */

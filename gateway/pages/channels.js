@@ -1,6 +1,6 @@
 /** The list of channels; an address with a name shows the conversation in that channel. */
 
-import { channelPath, get, send } from "./api.js";
+import { channelPath, listChannels, send } from "./api.js";
 import { show as showConversation } from "./conversation.js";
 import { h, toggle } from "./dom.js";
 import { number } from "./format.js";
@@ -10,6 +10,9 @@ import { table } from "./table.js";
 
 const PAGE = 200; // channels that are asked for at once
 const EVERY_MS = 5_000;
+const NONE = "There is no channel that you may see. The first message creates one.";
+const COUNTED = "Messages and deliveries are counted since the gateway started, for the 256 busiest channels.";
+const NOT_FOUND = "No channel that you may see has this in its name.";
 
 /**
  * Show the list, or one channel.
@@ -24,46 +27,42 @@ export async function show(place, parts, signal) {
   const list = makeTable();
   const search = /** @type {HTMLInputElement} */ (h("input", { id: "search", type: "search", autocomplete: "off" }));
   const more = h("button", { type: "button", class: "quiet", hidden: true }, "Show more");
-  /** @type {any[]} */
-  let rows = [];
-  let next = "v1/channels?limit=" + PAGE;
-  let count = 1; // pages that are shown
+  /** @type {any[] | null} */
+  let rows = null; // until there was an answer
+  let count = PAGE; // channels that are asked for
+  let asked = 0; // how often the list was asked for: an older answer does not replace a newer one
 
   const draw = () => {
-    const counted = new Map(stats.latest?.channels.map((/** @type {any} */ row) => [row.name, row]) ?? []);
-    const wanted = search.value.toLowerCase();
-    list.update(
-      rows.filter((row) => row.name.toLowerCase().includes(wanted)).map((row) => ({ ...row, counts: counted.get(row.name) })),
-    );
+    if (rows === null) return;
+    const counts = new Map(stats.latest?.channels.map((/** @type {any} */ row) => [row.name, row]) ?? []);
+    list.update(rows.map((row) => ({ ...row, counts: counts.get(row.name) })), search.value ? NOT_FOUND : NONE);
   };
   const load = async () => {
+    const turn = ++asked;
     try {
-      /** @type {any[]} */
-      const found = [];
-      let path = `v1/channels?limit=${PAGE}`;
-      for (let page = 0; page < count && path; page++) {
-        const answer = await get(path, signal);
-        found.push(...answer.channels);
-        path = answer.next?.slice(1) ?? "";
-      }
-      [rows, next] = [found, path];
+      const found = await listChannels(count, search.value ? { contains: search.value } : {}, signal);
+      if (turn !== asked) return;
+      rows = found.channels;
+      toggle(more, found.more);
       problem.clear();
     } catch (error) {
-      if (signal.aborted) return;
+      if (signal.aborted || turn !== asked) return;
       problem.show(error);
     }
-    toggle(more, Boolean(next));
     draw();
   };
-  search.addEventListener("input", draw);
+  search.addEventListener("input", () => {
+    count = PAGE;
+    void load();
+  });
   more.addEventListener("click", () => {
-    count += 1;
+    count += PAGE;
     void load();
   });
   place.append(
     heading("Channels", "A channel has the same messages on every protocol."),
     problem.element,
-    section("All channels", h("div", { class: "tools" }, labelled("Find", search), makeForm(problem)), list.element, more),
+    section("All channels", h("div", { class: "tools" }, labelled("Find", search), makeForm(problem)), list.element, more, h("p", { class: "hint" }, COUNTED)),
   );
   await load();
   stats.follow(draw, signal);
@@ -77,13 +76,23 @@ function makeTable() {
     [
       { title: "Channel", cell: (/** @type {any} */ row) => channelLink(row.name) },
       { title: "Listeners", cell: (row) => number(row.members), numeric: true },
-      { title: "Messages", cell: (row) => number(row.counts?.messages ?? 0), numeric: true },
-      { title: "Deliveries", cell: (row) => number(row.counts?.deliveries ?? 0), numeric: true, minor: true },
+      { title: "Messages", cell: (row) => counted(row, "messages"), numeric: true },
+      { title: "Deliveries", cell: (row) => counted(row, "deliveries"), numeric: true, minor: true },
       { title: "Last sequence", cell: (row) => (row.sequence ? number(row.sequence) : "–"), numeric: true, minor: true },
     ],
     (row) => row.name,
-    "There is no channel that you may see. The first message creates one.",
+    NONE,
   );
+}
+
+/**
+ * A count since the start; the gateway tells those of 256 channels, to callers with the right to read the history.
+ *
+ * @param {any} row
+ * @param {string} what
+ */
+function counted(row, what) {
+  return row.counts ? number(row.counts[what]) : "–";
 }
 
 /**

@@ -12,7 +12,7 @@ let here = ""; // the channel that was joined
 function show({ sender, content }) {
   const words = typeof content === "string" ? content : (content?.text ?? content?.content ?? JSON.stringify(content));
   const [line, name] = [document.createElement("p"), document.createElement("strong")];
-  const called = [sender.name, sender.identity].find((each) => each && each !== "(no key)") ?? "somebody";
+  const called = [sender.name, sender.identity].find((each) => each && each !== "(no key)") ?? "anonymous";
   name.textContent = `${called} (${sender.protocol}) `;
   line.append(name, String(words)); // text, never markup
   list.append(line);
@@ -52,5 +52,14 @@ submitted("write", async () => {
   await trellis?.publish(here, { content: text.value }); // which Arbor and the topic relay show as plain text
   text.value = "";
 });
-channel.value = decodeURIComponent(location.hash.slice(1)) || "lobby";
-join().catch(fail);
+function enter() {
+  try {
+    channel.value = decodeURIComponent(location.hash.slice(1)) || "lobby";
+  } catch {
+    channel.value = location.hash.slice(1); // a % that encodes nothing
+  }
+  join().catch(fail);
+}
+
+addEventListener("hashchange", enter);
+enter();

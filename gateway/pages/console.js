@@ -5,10 +5,10 @@
  * fills the element that it is given, and stops when its signal is aborted.
  */
 
-import { ROOT } from "./api.js";
+import { OFFLINE, Refused, ROOT } from "./api.js";
 import { h, setText } from "./dom.js";
 import { key, keyButton } from "./key.js";
-import { explain } from "./parts.js";
+import { explain, heading } from "./parts.js";
 
 const HEALTH_MS = 5_000;
 
@@ -23,6 +23,7 @@ const PAGES = [
   { path: "channels", title: "Channels", load: () => import("./channels.js") },
   { path: "peers", title: "Peers", load: () => import("./peers.js") },
   { path: "trace", title: "Trace", load: () => import("./trace.js") },
+  { path: "cluster", title: "Cluster", load: () => import("./cluster.js") },
   { path: "limits", title: "Limits", load: () => import("./limits.js") },
   { path: "keys", title: "Keys", load: () => import("./keys.js") },
   { path: "pipeline", title: "Pipeline", load: () => import("./pipeline.js") },
@@ -30,6 +31,7 @@ const PAGES = [
 
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
 let leaving = new AbortController();
+let failed = false; // whether the page could not be shown; it is tried again once the gateway is ready
 
 /** Show the page that the address names; *moved* says that the user went there. */
 async function route(moved = true) {
@@ -47,12 +49,15 @@ async function route(moved = true) {
   }
   const place = h("div", { class: "page" });
   try {
-    const module = await page.load();
+    const module = await page.load().catch(() => Promise.reject(new Refused(0, OFFLINE)));
     if (signal.aborted) return;
     main.replaceChildren(place);
     await module.show(place, parts, signal);
+    failed = false;
   } catch (error) {
     if (signal.aborted) return;
+    failed = true;
+    if (!place.querySelector("h1")) place.append(heading(page.title));
     place.append(h("p", { class: "notice", role: "alert" }, explain(error)));
     main.replaceChildren(place);
   }
@@ -70,12 +75,14 @@ async function checkHealth() {
   try {
     const response = await fetch(new URL("readyz", ROOT), { cache: "no-store" });
     good = response.ok;
-    text = (await response.json()).status;
+    const { status, detail } = await response.json();
+    text = detail ?? status;
   } catch {
     // the text says so
   }
   element.className = `health ${good ? "good" : "bad"}`;
   setText(element, text);
+  if (good && failed) void route(false);
   setTimeout(() => void checkHealth(), HEALTH_MS);
 }
 
@@ -103,5 +110,5 @@ document.getElementById("skip")?.addEventListener("click", (event) => {
 keyButton(/** @type {HTMLElement} */ (document.getElementById("key")));
 key.addEventListener("change", () => void route(false));
 addEventListener("hashchange", () => void route());
-void route(false);
+void route(false).then(() => PAGES.forEach((page) => page.load().catch(() => {}))); // for when the gateway is away
 void checkHealth();

@@ -18,6 +18,7 @@ const PAGE = 50; // messages that are read at once
  * @param {AbortSignal} signal
  */
 export async function show(place, name, signal) {
+  const stream = channelPath(name, "/events");
   document.title = `${name} – Trellis`;
   const problem = notice();
   const state = h("span", { role: "status" }, "Connecting…");
@@ -68,7 +69,7 @@ export async function show(place, name, signal) {
     if (text === "waiting") setText(state, "The connection was interrupted; trying again…");
     else if (text !== "open") setText(state, `Not live: ${text}`);
   };
-  void listen(channelPath(name, "/events"), list.last, receive, tell, signal);
+  void listen(stream, list.last, receive, tell, signal);
 }
 
 /**

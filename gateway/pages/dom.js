@@ -1,5 +1,5 @@
 /**
- * Makes elements. Text becomes text nodes and never markup, so the names and contents of strangers stay text.
+ * Makes elements. Text becomes text nodes and never markup, so the names and contents that others chose stay text.
  *
  * @typedef {Node | string | number | null | undefined | false} Child
  * @typedef {Record<string, string | number | boolean | null | undefined | EventListener>} Attributes

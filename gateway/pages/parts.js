@@ -41,7 +41,7 @@ export function badge(protocol) {
  */
 export function peerName(peer) {
   if (peer.name) return peer.name;
-  if (peer.identity === "(no key)") return "no key"; // all requests without one are the same peer
+  if (peer.identity === "(no key)") return "anonymous"; // all requests without one are the same peer
   if (peer.identity) return peer.identity;
   return `peer ${peer.number ?? peer.peer}`;
 }

@@ -1,6 +1,6 @@
 /** The peers of all channels with listeners; an address with a number shows one peer and its names on each protocol. */
 
-import { channelPath, get } from "./api.js";
+import { channelPath, get, listChannels } from "./api.js";
 import { h } from "./dom.js";
 import { number, title } from "./format.js";
 import { badge, channelLink, fact, heading, notice, peerLink, peerName, section } from "./parts.js";
@@ -50,8 +50,7 @@ async function showPeers(place, signal) {
 
 /** @param {AbortSignal} signal */
 async function findPeers(signal) {
-  const { channels } = await get("v1/channels?limit=200", signal);
-  const busy = channels.filter((/** @type {any} */ row) => row.members).slice(0, MAX_CHANNELS);
+  const busy = (await listChannels(MAX_CHANNELS, { listened: "true" }, signal)).channels.slice(0, MAX_CHANNELS);
   const lists = await Promise.all(
     busy.map((/** @type {any} */ row) => get(channelPath(row.name, "/peers"), signal).catch(() => ({ peers: [] }))),
   );

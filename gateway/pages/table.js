@@ -34,8 +34,8 @@ export function table(caption, columns, key, empty = "None.") {
   /** @type {Map<string, HTMLElement>} */
   const known = new Map();
 
-  /** @param {R[]} rows */
-  function update(rows) {
+  /** @param {R[]} rows @param {string} [instead] shown if there are none */
+  function update(rows, instead = empty) {
     const wanted = new Set(rows.map(key));
     for (const [name, row] of known) {
       if (!wanted.has(name)) {
@@ -46,7 +46,7 @@ export function table(caption, columns, key, empty = "None.") {
     body.querySelector(".empty")?.remove();
     rows.forEach((row, at) => place(body, at, renew(row)));
     if (!rows.length) {
-      body.append(h("tr", { class: "empty" }, h("td", { colspan: columns.length }, empty)));
+      body.append(h("tr", { class: "empty" }, h("td", { colspan: columns.length }, instead)));
     }
   }
 

@@ -48,10 +48,10 @@ async function showChannel(place, channel, problem, signal) {
   const list = table(
     "Traced messages",
     [
-      { title: "Received", cell: (/** @type {any} */ row) => h("a", { href: address(channel, row.id) }, moment(row.received)) },
+      { title: "Received", cell: (/** @type {any} */ row) => h("a", { href: address(channel, row.id), class: "time" }, moment(row.received)) },
       { title: "Sender", cell: (row) => peerLink(row.sender) },
       { title: "Protocol", cell: (row) => badge(row.sender.protocol), minor: true },
-      { title: "On disk after", cell: (row) => after(row, row.synced), numeric: true },
+      { title: "On disk", cell: (row) => after(row, row.synced), numeric: true },
       { title: "Deliveries", cell: (row) => `${row.deliveries.filter((/** @type {any} */ each) => each.written).length} of ${row.deliveries.length + row.unlisted}`, numeric: true },
     ],
     (row) => row.id,

@@ -35,6 +35,8 @@ const MAX_PAUSE_MS = 15_000;
 const STABLE_MS = 5_000; // after a connection that lasted so long, the pauses begin again
 const MAX_BYTES = 1 << 20; // of a request; the gateway closes the connection after a longer one
 const MAX_PENDING = 1_000; // requests without an answer
+const MAX_PEERS = 1_000_000; // of a channel; more says no gateway
+const MAX_WAIT = 3600; // seconds that a gateway may ask to wait; timers have a limit as well
 const FINAL = ["unknown-key", "foreign-origin"]; // refusals that another attempt to connect does not change
 
 /** A refusal with a stable `code` (the gateway lists all at `/problems`). Status 0: this client failed, or gave up. */
@@ -44,7 +46,7 @@ export class Refused extends Error {
     super(detail);
     this.code = code;
     this.status = status;
-    this.retryAfter = retryAfter; // seconds
+    this.retryAfter = retryAfter && Math.min(retryAfter, MAX_WAIT); // seconds
   }
 }
 
@@ -53,6 +55,18 @@ const failure = (code, detail) => new Refused({ code, status: 0, detail });
 
 /** @param {{channel?: string, pattern?: string}} where */
 const nameOf = ({ channel, pattern }) => (pattern === undefined ? `channel ${channel}` : `pattern ${pattern}`);
+
+/** The message in a text; null if it is none that a gateway writes. @param {string} data */
+const read = (data) => {
+  try {
+    const message = JSON.parse(data);
+    const { type, peers, problem } = message;
+    const fits = typeof type === "string" && (type !== "presence" || Array.isArray(peers)) && (type !== "error" || problem?.code);
+    return fits ? message : null;
+  } catch {
+    return null;
+  }
+};
 
 /** A connection to a gateway, which is kept until `close`. */
 export class Trellis {
@@ -77,6 +91,7 @@ export class Trellis {
     this.#url = new URL(url);
     this.#url.protocol = this.#url.protocol.replace("http", "ws");
     this.#options = { key: null, timeout: 60, WebSocket: globalThis.WebSocket, onstate: () => {}, ...options };
+    if (!this.#options.WebSocket) throw failure("no-websocket", "there is no WebSocket here; before Node 22, give the option WebSocket");
     this.#connect();
   }
 
@@ -157,7 +172,9 @@ export class Trellis {
     const socket = (this.#socket = new WebSocket(url.href));
     socket.onmessage = (/** @type {{data: string}} */ { data }) => {
       this.#silence = 0;
-      this.#receive(JSON.parse(data));
+      const message = read(data);
+      if (message === null) this.#reconnect();
+      else this.#receive(message);
     };
     socket.onerror = () => {}; // `onclose` follows
     socket.onclose = () => this.#reconnect();
@@ -199,7 +216,7 @@ export class Trellis {
     const headers = key ? { Authorization: `Bearer ${key}` } : undefined;
     try {
       const url = new URL("channels?limit=1", this.#url.href.replace(/^ws/, "http"));
-      const problem = await (await fetch(url, { headers, cache: "no-store" })).json();
+      const problem = await (await fetch(url, { headers, cache: "no-store", signal: AbortSignal.timeout(this.#options.timeout * 1000) })).json();
       return FINAL.includes(problem.code) ? new Refused(problem) : null;
     } catch {
       return null; // there is no answer, or none that this page may read
@@ -212,8 +229,10 @@ export class Trellis {
     if (type === "welcome") this.#begin(body);
     else if (type === "error") this.#refuse(request, new Refused(body.problem));
     else if (type === "presence") {
-      asked?.peers.push(...body.peers);
-      if (!body.more) asked?.settle(null, asked.peers);
+      if (asked === undefined) return;
+      asked.peers = asked.peers.concat(body.peers);
+      if (asked.peers.length > MAX_PEERS) asked.settle(failure("too-many-peers", "the answer has no end"));
+      else if (!body.more) asked.settle(null, asked.peers);
     } else if (request !== undefined) asked?.settle(null, body);
     else {
       const subscription = this.#subscriptions.get(nameOf(body));

@@ -1,10 +1,15 @@
-"""The client's side of a WebSocket (RFC 6455), for connections that the gateway dials."""
+"""The client's side of a WebSocket (RFC 6455), for connections that the gateway dials.
+
+The server is trusted with no more than a client would be: what is kept of an unfinished message has the size of its
+content, however many frames that came in, and thousands of short frames are read in many turns of the loop.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from contextlib import suppress
+from time import perf_counter
 
 import anyio
 from anyio.abc import ByteStream
@@ -19,33 +24,35 @@ from gateway.core.frames import payload
 from .serve import DISCONNECTED, StreamWire
 from .websocket import MAX_MESSAGE, truncate_reason
 
+PORTION = 512  # bytes that the parser takes at once: 256 frames, which take it 2 ms
+TURN = 0.001  # seconds of parsing after which another connection may have its turn
+
 
 class ClientWebSocketWire:
     """A WebSocket that was opened by `open_websocket`, for sessions whose data are whole text frames."""
 
     unread_seconds = math.inf
+    more_follows = False
 
     def __init__(self, stream: ByteStream, protocol: ClientProtocol) -> None:
         self._stream = stream
         self._wire = StreamWire(stream)
         self._protocol = protocol
         self._writing = anyio.Lock()  # answers to pings are written beside the session's data
-        self._parts: list[bytes] = []  # of a message that is not complete
+        self._unfinished = bytearray()  # a message that is not complete
         self._messages: deque[bytes] = deque()
 
     async def receive(self) -> bytes | None:
         """Return one message; in a binary one, bytes that are not UTF-8 are replaced by U+FFFD."""
         while True:
-            for event in self._protocol.events_received():
-                if isinstance(event, Frame):  # the response to the handshake is an event, too
-                    self._take(event)
+            self._take_events()
             await self._flush()
             if self._messages:
                 return self._messages.popleft()
             if self._protocol.state is not OPEN:
                 return None
             with suppress(anyio.EndOfStream):
-                await read(self._stream, self._protocol)
+                await self._read()
 
     async def send(self, data: list[bytes], /) -> None:
         """Send a text message for each frame."""
@@ -57,22 +64,42 @@ class ClientWebSocketWire:
         await self._flush()
 
     async def close(self, code: int, reason: str) -> None:
-        """Send a close frame, and wait until the server closes the connection."""
+        """Send a close frame, and wait until the server closes the connection; what it says meanwhile is discarded."""
         if self._protocol.state is OPEN:
             self._protocol.send_close(code, truncate_reason(reason))
         with suppress(*DISCONNECTED):
             await self._flush()
             while True:
-                await read(self._stream, self._protocol)
+                await self._stream.receive()
         await self._stream.aclose()
+
+    async def _read(self) -> None:
+        """Parse what arrives next, a portion at a time; raises `DISCONNECTED` errors."""
+        try:
+            data = await self._stream.receive()
+        except anyio.EndOfStream:
+            self._protocol.receive_eof()
+            raise
+        begin = perf_counter()
+        for at in range(0, len(data), PORTION):
+            self._protocol.receive_data(data[at : at + PORTION])
+            if perf_counter() - begin > TURN:
+                self._take_events()
+                await self._flush()  # pongs; another connection may have its turn meanwhile
+                begin = perf_counter()
+
+    def _take_events(self) -> None:
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):  # the response to the handshake is an event, too
+                self._take(event)
 
     def _take(self, frame: Frame) -> None:
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
-        self._parts.append(bytes(frame.data))
+        self._unfinished += frame.data
         if frame.fin:
-            self._messages.append(b"".join(self._parts).decode(errors="replace").encode())
-            self._parts.clear()
+            self._messages.append(self._unfinished.decode(errors="replace").encode())
+            self._unfinished.clear()
 
     async def _flush(self) -> None:
         async with self._writing:
@@ -81,7 +108,7 @@ class ClientWebSocketWire:
 
 
 async def open_websocket(stream: ByteStream, url: str) -> ClientWebSocketWire:
-    """Open a WebSocket on a *stream* that is connected; raises `OSError` if the server refuses it.
+    """Open a WebSocket on a connected *stream*. Raises `OSError` if the server refuses it.
 
     The stream is closed if that fails, for whatever reason.
     """
@@ -90,7 +117,11 @@ async def open_websocket(stream: ByteStream, url: str) -> ClientWebSocketWire:
     try:
         await stream.send(b"".join(protocol.data_to_send()))
         while protocol.state is CONNECTING:
-            await read(stream, protocol)
+            try:
+                protocol.receive_data(await stream.receive(PORTION))
+            except anyio.EndOfStream:
+                protocol.receive_eof()
+                raise
             if protocol.handshake_exc is not None:
                 raise ConnectionRefusedError(f"it is no WebSocket: {protocol.handshake_exc}")
     except BaseException:
@@ -98,12 +129,3 @@ async def open_websocket(stream: ByteStream, url: str) -> ClientWebSocketWire:
             await anyio.aclose_forcefully(stream)
         raise
     return ClientWebSocketWire(stream, protocol)
-
-
-async def read(stream: ByteStream, protocol: ClientProtocol) -> None:
-    """Give *protocol* what arrives next; raises `DISCONNECTED` errors."""
-    try:
-        protocol.receive_data(await stream.receive())
-    except anyio.EndOfStream:
-        protocol.receive_eof()
-        raise

@@ -267,7 +267,9 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, data: bytes) -> None:
         """Hand *data* to the session, and measure what that costs."""
-        began = thread_time() if self._portion is not None and len(data) > MIN_PORTION else 0.0  # a call to the kernel
+        began = 0.0
+        if (portion := self._portion) is not None:  # a call to the kernel takes a microsecond
+            began = thread_time() if len(data) > MIN_PORTION else portion.begin()
         begin = perf_counter()
         self.feed(data)
         session, seconds = self._session, 0.0

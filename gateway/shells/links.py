@@ -45,11 +45,24 @@ class Dialler:
         self._error = ""
         self._stopped = False
         self._scope: anyio.CancelScope | None = None  # while `run` runs
+        self._attempt: anyio.CancelScope | None = None  # while it connects or is connected
+        self._permitted = True
+        self._waiting: anyio.Event | None = None  # for a permission
+
+    @property
+    def id(self) -> str:
+        """What distinguishes the link from all others."""
+        return f"{self.protocol} {self.link.name}"
 
     @property
     def is_up(self) -> bool:
         """Whether the link is connected."""
         return self._session is not None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another gateway of the cluster holds it."""
+        return not self._permitted
 
     def report(self) -> dict[str, Any]:
         """Return the state of the link, for `GET /v1/stats`."""
@@ -57,13 +70,24 @@ class Dialler:
         return {
             "protocol": self.protocol,
             "address": self.link.name,
-            "state": "waiting" if session is None else "connected",
+            "state": "connected" if session is not None else "elsewhere" if self.is_elsewhere else "waiting",
             "since": self._since,
             "connects": self._connects,
             "failures": self._failures,
             "error": self._error or None,
             **({} if session is None else self.link.report(session)),
         }
+
+    def permit(self, permitted: bool) -> None:
+        """Let it connect or, where another gateway of a cluster does, end the connection and wait."""
+        if permitted == self._permitted:
+            return
+        self._permitted, self._failures, self._since = permitted, 0, self._clock()
+        logger.info("a link is taken" if permitted else "a link is let go", address=self.link.name)
+        if self._attempt is not None and not permitted:
+            self._attempt.cancel()
+        if self._waiting is not None and permitted:
+            self._waiting.set()
 
     def stop(self) -> None:
         """Stop dialling; the gateway itself says goodbye to a running session."""
@@ -75,10 +99,17 @@ class Dialler:
         """Dial again and again until `stop` is called."""
         with anyio.CancelScope() as self._scope:
             while not self._stopped:
+                while not self._permitted:
+                    self._waiting = anyio.Event()
+                    await self._waiting.wait()
                 started = anyio.current_time()
-                await self._connect_once()
+                with anyio.CancelScope() as self._attempt:
+                    await self._connect_once()
+                self._attempt = None
                 if self._stopped:
                     return
+                if not self._permitted:
+                    continue
                 if anyio.current_time() - started >= STABLE_SECONDS:
                     self._failures = 0
                 self._failures += 1

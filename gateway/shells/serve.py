@@ -31,6 +31,7 @@ from .websocket import truncate_reason
 LINGER_SECONDS = 1.0  # for the last data to be written and read; then the connection is aborted
 HANDSHAKE_SECONDS = 10.0  # for everything that precedes a session: the TLS handshake, the head of a request
 BACKLOG = 4096  # connections that the kernel queues until they are accepted
+PORTION = 512  # bytes of a stream that a session handles at once: its shortest lines take some ms
 STALLED_SECONDS = 60.0  # without the peer reading any of what was written; then the connection ends
 UNREAD_SECONDS = 5.0  # that a message of an ASGI server may wait while the session is saturated; see `_Pump._read`
 ACCEPT_RETRY_SECONDS = 0.1  # after a failure to accept, which usually means that no file descriptor is left
@@ -68,6 +69,10 @@ class Wire(Protocol):
     @property
     def unread_seconds(self) -> float:
         """Return for how long a saturated session may leave what arrived unread."""
+
+    @property
+    def more_follows(self) -> bool:
+        """Return whether more of what arrived together is left for the next `receive`."""
 
     async def receive(self) -> bytes | None:
         """Return what arrived, or None at the end of the stream."""
@@ -147,8 +152,9 @@ class _Pump:
                 data = None
             if data is None:
                 break
+            session.more_follows = self._wire.more_follows
             session.receive_data(data)
-            if session.bus.read_pacer is not None:
+            if session.bus.read_pacer is not None:  # this lets others have their turn, too
                 await anyio.sleep(session.bus.read_pacer.record_read(session, len(data)))
         self._ending.set()
         self._woken.set()
@@ -181,16 +187,28 @@ class _Pump:
 
 
 class StreamWire:
-    """A TCP or TLS connection."""
+    """A TCP or TLS connection.
+
+    What arrived is handed over in portions, so that thousands of short lines are handled in many turns of the loop.
+    """
 
     unread_seconds = math.inf
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
+        self._arrived, self._at = b"", 0
+
+    @property
+    def more_follows(self) -> bool:
+        """Whether a part of what was read is left."""
+        return self._at < len(self._arrived)
 
     async def receive(self) -> bytes | None:
-        """Return the next bytes, however they were segmented."""
-        return await self._stream.receive()
+        """Return the next bytes, however they were segmented, at most `PORTION`."""
+        if not self.more_follows:
+            self._arrived, self._at = await self._stream.receive(), 0
+        begin, self._at = self._at, self._at + PORTION
+        return self._arrived[begin : self._at]
 
     async def send(self, data: list[bytes], /) -> None:
         """Write *data* joined, in pieces of `LOW_WATER` bytes; `Stalled` if one takes more than `STALLED_SECONDS`."""
@@ -226,6 +244,7 @@ class WebSocketWire:
     """
 
     unread_seconds = UNREAD_SECONDS
+    more_follows = False
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket

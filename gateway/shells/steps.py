@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, cast
@@ -13,8 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 class RequestObserver(Protocol):
     """Receives the measurements: the connection that the request came on."""
 
-    def worked(self, seconds: float) -> None:
-        """Record that a step took *seconds*."""
+    def begin_step(self) -> float:
+        """A step begins; return what `worked` needs."""
+
+    def worked(self, seconds: float, began: float) -> None:
+        """Record that the step took *seconds*; *began* is what `begin_step` returned."""
 
     def answered(self, status: int) -> None:
         """Record the *status* of the response."""
@@ -36,28 +39,28 @@ class ObservedApp:
                 told.answered(message["status"])
             await send(message)
 
-        await TimedSteps(cast("Coroutine[Any, Any, None]", self._app(scope, receive, tell)), told.worked)
+        await TimedSteps(cast("Coroutine[Any, Any, None]", self._app(scope, receive, tell)), told)
 
 
 class TimedSteps:
     """Awaits a coroutine, and reports how many seconds each of its steps took."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], tell: Callable[[float], None]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], told: RequestObserver) -> None:
         self._coroutine = coroutine
-        self._tell = tell
+        self._told = told
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Yield what the coroutine waits for, and send it the results."""
         step = partial(self._coroutine.send, None)
         while True:
-            begin = perf_counter()
+            began, begin = self._told.begin_step(), perf_counter()
             try:
                 waits_for = step()
             except StopIteration:
                 return
             finally:
                 del step  # it may hold the exception raised here, and that holds this frame: a cycle
-                self._tell(perf_counter() - begin)
+                self._told.worked(perf_counter() - begin, began)
             try:
                 step = partial(self._coroutine.send, (yield waits_for))
             except GeneratorExit:

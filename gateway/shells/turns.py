@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from heapq import heappop, heappush
 from itertools import count
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -25,7 +25,9 @@ SHARE = 0.05  # of the time: a connection that uses more of the loop is busy
 ALLOWANCE = 0.005  # seconds that a connection may use at once before it counts as busy
 MOST_USED = 10 * ALLOWANCE  # seconds of use that count at most: one second of `SHARE`
 MIN_PORTION, FIRST_PORTION, MAX_PORTION = 256, 4 << 10, 256 << 10  # bytes that are handled at once
-WAITING = 8  # seconds of waiting that count as one of work where the size of a portion is decided
+WAITING = 8  # seconds of waiting that count as one of work: for the disk, but mostly for other programs
+BELIEVED = ALLOWANCE / 2  # seconds by the clock that count as work where the CPU time was not measured
+WATCH_SECONDS = 10.0  # for which the CPU time of a connection is measured after it took longer
 CHEAP_SECONDS = LONG_TURN / 8  # a read that takes less is not accounted for
 
 
@@ -136,13 +138,22 @@ def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
 
 
 class LoopUsage:
-    """How much of the loop a connection has used lately."""
+    """How much of the loop a connection has used lately.
 
-    __slots__ = ("_level", "_then")
+    The clock tells that for nothing, but runs on while other programs have the processor. What takes long by the clock
+    is therefore believed in part, and the CPU time is measured for a while, which costs two calls to the kernel.
+    """
+
+    __slots__ = ("_level", "_then", "_watched_until")
 
     def __init__(self) -> None:
         self._level = 0.0  # seconds used lately, which decay
         self._then = 0.0
+        self._watched_until = 0.0  # (`perf_counter`)
+
+    def begin(self) -> float:
+        """Return the CPU time of this thread if that is to be measured now, else 0; see `add`."""
+        return thread_time() if self._watched_until and perf_counter() < self._watched_until else 0.0
 
     @property
     def busy(self) -> bool:
@@ -154,9 +165,16 @@ class LoopUsage:
         """Return the rank of the connection among those that wait; the one that used least lately is lowest."""
         return max(self._level + self._then * SHARE, perf_counter() * SHARE)
 
-    def add(self, seconds: float, now: float) -> None:
-        """Record that the connection has used *seconds*, up to *now* (`perf_counter`)."""
-        level = max(0.0, self._level - (now - seconds - self._then) * SHARE) + seconds
+    def add(self, seconds: float, now: float, worked: float = 0.0) -> None:
+        """Record what took *seconds*, up to *now* (`perf_counter`), and *worked* of CPU time (0: not measured)."""
+        used = seconds
+        if worked:
+            used = max(worked, seconds / WAITING)
+        elif seconds > BELIEVED:
+            used = BELIEVED
+        if used >= BELIEVED:
+            self._watched_until = now + WATCH_SECONDS
+        level = max(0.0, self._level - (now - seconds - self._then) * SHARE) + used
         self._level = min(MOST_USED, level)
         self._then = now
 
@@ -174,12 +192,11 @@ class Portion(LoopUsage):
         """Record that *size* bytes were handled since *begin* (`perf_counter`), out of a budget of *budget* seconds.
 
         *worked* is the CPU time of this thread meanwhile, 0 if that was not measured. Other programs may have had the
-        rest of the time, so waiting counts an eighth where the size of the next portion is decided. Return the seconds
-        that it took.
+        rest of the time, so waiting counts an eighth. Return the seconds that it took.
         """
         now = perf_counter()
         seconds = now - begin
-        self.add(seconds, now)
+        self.add(seconds, now, worked)
         cost = max(worked, seconds / WAITING)
         if cost > budget:
             self.size = max(MIN_PORTION, int(min(self.size, size) * budget / cost))

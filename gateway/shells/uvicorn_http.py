@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, ref
 
@@ -90,6 +90,7 @@ class FastHttp(DirectHttp):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._load = LoopUsage()
+        self.begin_step = self._load.begin  # see `worked`
         self._number = next(_numbers)
         self._turns = turns_of(self.loop)
         self._extensions: dict[str, Any] = {PACED_EXTENSION: {}, DETACH_EXTENSION: WeakMethod(self.detach)}
@@ -172,7 +173,7 @@ class FastHttp(DirectHttp):
 
     def _parse(self, data: bytes) -> None:
         """Parse *data* in slices, as long as not too many requests wait for the one before them."""
-        at, begin, self._parsing = 0, perf_counter(), True
+        at, began, begin, self._parsing = 0, self.begin_step(), perf_counter(), True
         while at < len(data) and not self._ending and not self._upgraded:
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._postpone(data[at:])
@@ -185,7 +186,7 @@ class FastHttp(DirectHttp):
         self._parsing = False
         if self._waiting is not None and not self._queued:
             self._start()
-        self.worked(perf_counter() - begin)
+        self.worked(perf_counter() - begin, began)
         if self._ending:
             return
         if self.cycle is not None and self.cycle.response_complete and self._idle_since is None:
@@ -256,9 +257,9 @@ class FastHttp(DirectHttp):
         self._start_now()
 
     def _start_now(self) -> None:
-        begin = perf_counter()
+        began, begin = self.begin_step(), perf_counter()
         self._start()
-        self.worked(perf_counter() - begin)
+        self.worked(perf_counter() - begin, began)
 
     def _start(self) -> None:
         assert self._waiting is not None
@@ -272,9 +273,9 @@ class FastHttp(DirectHttp):
         read_pacer = self._read_pacer
         return 0.0 if read_pacer is None or self.penalty is None else read_pacer.charge_loop_time(self, seconds)
 
-    def worked(self, seconds: float) -> None:
+    def worked(self, seconds: float, began: float) -> None:
         """A step of parsing or answering requests took *seconds*."""
-        self._load.add(seconds, perf_counter())
+        self._load.add(seconds, perf_counter(), thread_time() - began if began else 0.0)
         if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
             read_pacer.charge_loop_time(self, seconds if self._turns.shared else 0.0)
         elif not self._load.busy:

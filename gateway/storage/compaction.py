@@ -13,13 +13,11 @@ this happens in a thread of its own that sleeps between short intervals of work.
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
@@ -32,13 +30,13 @@ from .facts import Lifetime, Lifetimes, number_end
 from .file_lines import lines_backward, lines_forward
 from .index import Index
 from .layout import FACTS_SUFFIX, TEMPORARY_PREFIX, Front, Layout, sync_directory
+from .name_sets import NameFilter, SubjectSet
 from .record import BadRecord, Fact, decode
 from .segments import Segments, verify_line
 
 MAX_RELEASED: Final = 20_000  # facts in one compaction; the rest stays until the next
 INDEX_BATCH: Final = 1_000  # rows that the index deletes at once
 LOOP_BATCH: Final = 100  # facts that the loop decides about in one turn
-FILTER_BITS: Final = 1 << 27  # 16 MiB
 GRACE_SECONDS = 15.0  # for a message that still holds a forgotten peer, until it is decrypted, to be logged
 MAX_LAG: Final = 1_000  # records that may be read in the index's thread
 WORK_SECONDS: Final = 0.002  # between two pauses
@@ -70,40 +68,6 @@ class Sources(NamedTuple):
 
     files: list[Path]
     front: Front
-
-
-class _NameFilter:
-    """The referenced names, as a Bloom filter with one hash: it may contain a few more than were added."""
-
-    def __init__(self) -> None:
-        self._bits = bytearray(FILTER_BITS // 8)
-
-    def add(self, names: Iterable[str]) -> None:
-        for name in names:
-            place = hash(name) % FILTER_BITS
-            self._bits[place >> 3] |= 1 << (place & 7)
-
-    def any(self, names: Iterable[str]) -> bool:
-        return any(self._bits[(place := hash(name) % FILTER_BITS) >> 3] >> (place & 7) & 1 for name in names)
-
-
-class _SubjectSet:
-    """The subjects of later facts; SQLite moves them to disk when they outgrow its cache."""
-
-    def __init__(self) -> None:
-        self._database = sqlite3.connect("", isolation_level=None)  # a private file, gone once it is closed
-        self._database.execute("PRAGMA cache_size = -4096")
-        self._database.execute("PRAGMA synchronous = OFF")
-        self._database.execute("CREATE TABLE seen (about BLOB PRIMARY KEY) WITHOUT ROWID")
-        self._database.execute("BEGIN")
-
-    def add(self, about: str) -> bool:
-        """Add *subject*; return whether it is new."""
-        digest = blake2b(about.encode(errors="surrogatepass"), digest_size=16).digest()
-        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount > 0
-
-    def close(self) -> None:
-        self._database.close()
 
 
 class _Selection(NamedTuple):
@@ -163,7 +127,7 @@ class Compaction:
 
     def _run(self, sources: Sources) -> None:
         self._rested = monotonic()
-        referenced, last, level = _NameFilter(), sources.front.last, self._index.level
+        referenced, last, level = NameFilter(), sources.front.last, self._index.level
         self._collect_references(referenced, last, level)
         released = self._select(sources, referenced, None).unreferenced
         self._exclude_in_use(released)
@@ -200,7 +164,7 @@ class Compaction:
                 if is_used:
                     del released[fact.seq]
 
-    def _remove_from_index(self, released: dict[int, Fact], referenced: _NameFilter, level: int, last: int) -> int:
+    def _remove_from_index(self, released: dict[int, Fact], referenced: NameFilter, level: int, last: int) -> int:
         """Remove *released* from the index, in its thread, but for what was referenced since; return its level."""
         now = self._index.level
         self._collect_references(referenced, level, now)
@@ -210,7 +174,7 @@ class Compaction:
         self._index.facts.remove(released.values(), last)
         return now
 
-    def _release(self, released: dict[int, Fact], referenced: _NameFilter) -> None:
+    def _release(self, released: dict[int, Fact], referenced: NameFilter) -> None:
         """Have the cache forget *released*, but for what is in use by now; wait until nobody can hold any of it."""
         for part in _batches(released.values()):
             used = self._on_loop(partial(self._forget_unused, part))
@@ -232,12 +196,12 @@ class Compaction:
                 self._memory.forget(fact)
         return used
 
-    def _is_live(self, lifetime: Lifetime, referenced: _NameFilter) -> bool:
+    def _is_live(self, lifetime: Lifetime, referenced: NameFilter) -> bool:
         return lifetime.referenced_as is None or referenced.any((lifetime.subject, *lifetime.referenced_as))
 
     # Deciding what stays
 
-    def _collect_references(self, referenced: _NameFilter, after: int, last: int) -> None:
+    def _collect_references(self, referenced: NameFilter, after: int, last: int) -> None:
         """Add the references of the records after sequence *after*, up to *last*, to *referenced*."""
         for line in self._segments.scan(after):
             self._rest()
@@ -251,11 +215,11 @@ class Compaction:
             if isinstance(entry, Fact) and (lifetime := self._lifetimes.lifetime(entry)) is not None:
                 referenced.add((lifetime.subject,))  # it is newer than what is to be compacted
 
-    def _select(self, sources: Sources, referenced: _NameFilter, released: dict[int, Fact] | None) -> _Selection:
+    def _select(self, sources: Sources, referenced: NameFilter, released: dict[int, Fact] | None) -> _Selection:
         """Choose what stays, by what is *referenced*; given *released*, drop no other unreferenced fact."""
         count, first_start, number_limit = self._survey(sources)
         kept_lines, unreferenced, end = bytearray(count), dict[int, Fact](), 0
-        with closing(_SubjectSet()) as subjects:
+        with closing(SubjectSet()) as subjects:
             for place, line in zip(range(count - 1, -1, -1), lines_backward(sources.files), strict=True):
                 self._rest()
                 fact = _fact_on(line)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.core.contracts import Receipt
+from gateway.core.message import Message
 
 from .index import Index
 from .log import Log
@@ -31,6 +32,7 @@ class IndexedLog(Log):
         super().__init__(segments, post, clock, **options)
         self.on_synced = index.add_synced
         self.find: Callable[[str], Receipt | None] = index.find
+        self.find_message: Callable[[str], Message | None] = index.find_message
         self._add_unapplied = index.add_unapplied
 
     def extend(self, entries: Sequence[Entry]) -> None:

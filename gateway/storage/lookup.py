@@ -77,21 +77,22 @@ class Lookup:
         return self._synced
 
     def find(self, id: str) -> Receipt | None:
+        """The receipt of the message with this canonical or chosen id, on disk or not yet."""
+        found = self.find_message(id)
+        return Receipt(found.seq, found.id, found.time, found.undelivered) if found else None
+
+    def find_message(self, id: str) -> Message | None:
         """The message with this canonical or chosen id, on disk or not yet."""
         own = self._ids.seq(id)
         entry = self.entry(own) if own is not None else None
         if not isinstance(entry, Message) or entry.id != id:
             seq = self._unapplied.seq(id) or self.indexed_seq(id)
             entry = self.entry(seq) if seq is not None else None
-        return Receipt(entry.seq, entry.id, entry.time, entry.undelivered) if isinstance(entry, Message) else None
+        return entry if isinstance(entry, Message) else None
 
     def message(self, id: str) -> Message | None:
         """The message with this canonical or chosen id, once it is on disk."""
-        receipt = self.find(id)
-        if receipt is None or receipt.seq > self._synced:
-            return None
-        entry = self.entry(receipt.seq)
-        return entry if isinstance(entry, Message) else None
+        return found if (found := self.find_message(id)) and found.seq <= self._synced else None
 
     def entry(self, seq: int) -> Entry | None:
         """The record with this sequence number."""
@@ -250,17 +251,6 @@ class Lookup:
             if size <= 0 or len(found) == limit:
                 return ScannedPage(found, seq)
         return ScannedPage(found, max(after, last))
-
-    def latest(self, limit: int) -> Iterator[Message]:
-        """The newest messages of all channels, last accepted first, among the last *limit* records, facts included."""
-        before = BEYOND_ALL
-        sql = "SELECT seq, offset, channel FROM records WHERE seq < ? ORDER BY seq DESC LIMIT ?"
-        waiting = {message.seq: message for message in self._unapplied.messages()}
-        yield from [waiting[seq] for seq in sorted(waiting, reverse=True)][:limit]
-        while limit > 0 and (page := self.rows(sql, (before, min(limit, PAGE)))):
-            before, limit = page[-1][0], limit - len(page)
-            found = (self._load(seq, at) for seq, at, channel in page if channel is not None and seq not in waiting)
-            yield from (entry for entry in found if isinstance(entry, Message))
 
     def newest(self, channel: str, since: int = 0, until: int = BEYOND_ALL) -> Iterator[Message]:
         """The messages of *channel* with an author's timestamp from *since* to before *until* (ms).

@@ -252,10 +252,10 @@ class Segments:
                 offset += len(data)
 
     def _open(self, first: int) -> BinaryIO:
-        return self._opened(first, lambda path: path.open("rb"))
+        return self.opened(first, lambda path: path.open("rb"))
 
-    def _opened(self, first: int, open: Callable[[Path], T]) -> T:
-        """Open the segment's file, which may be sealed or retired during the call."""
+    def opened(self, first: int, open: Callable[[Path], T]) -> T:
+        """Open the file of the segment *first* by *open*; it may be sealed or retired during the call."""
         *before, last = paths(self.directory, first)
         if (front := self.layout.front) is not None and front.first == first:
             before.insert(0, front.path(self.directory))
@@ -272,7 +272,7 @@ class Segments:
 
     def _descriptor(self, first: int) -> int:
         """A descriptor for reading a segment; if none is left, another reader's or one of the reserve."""
-        call = partial(self._opened, first, lambda path: os.open(path, os.O_RDONLY))
+        call = partial(self.opened, first, lambda path: os.open(path, os.O_RDONLY))
         try:
             return call()
         except OSError as error:

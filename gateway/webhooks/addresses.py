@@ -9,6 +9,7 @@ docs/decisions/0051-webhooks.md has the reasons.
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterable, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -22,6 +23,7 @@ NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an 
 REFUSED = "its address is not public; the operator may list the network in webhooks.allow_networks"
 PLAIN_REFUSED = "plain HTTP is only sent to webhooks.allow_networks; use https"
 MAX_LOOKUPS = 16  # names that one network backend resolves at once; further ones wait
+MAX_READ = 512  # bytes of an answer that are parsed at once: 85 chunks of one byte, which take 5 ms
 
 IpNetwork = IPv4Network | IPv6Network
 
@@ -66,6 +68,35 @@ class AddressPolicy:
         return any(ip in network for network in self._allowed) or (self._public and is_public(address))
 
 
+class _PatientStream(httpcore.AsyncNetworkStream):
+    """A connection that is read a little at a time, so that an answer of many short parts does not hold the loop."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Read at most `MAX_READ` bytes."""
+        return await self._stream.read(min(max_bytes, MAX_READ), timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Write all of *buffer*."""
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        """Return the connection with TLS."""
+        return _PatientStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what the connection below knows."""
+        return self._stream.get_extra_info(info)
+
+
 class GuardedNetwork(httpcore.AsyncNetworkBackend):
     """Opens TCP connections to addresses that a policy permits."""
 
@@ -88,7 +119,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         permitted = [address for address in addresses if self._policy.permits(address)]
         if not permitted:
             raise AddressRefused(self._policy.reason)
-        return await self._connect_to_first(permitted, port, timeout, local_address, socket_options)
+        return _PatientStream(await self._connect_to_first(permitted, port, timeout, local_address, socket_options))
 
     async def _resolve(self, host: str, port: int) -> list[Any]:
         """Resolve *host* in one of `MAX_LOOKUPS` threads, so that slow name servers do not block the event loop."""

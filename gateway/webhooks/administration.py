@@ -31,7 +31,7 @@ class Administration:
         return encode_secret(derive_secret(self._gateway.home.secret, webhook.id, webhook.generation))
 
     async def create(self, url: str, channels: str, after: int | None, by: str | None) -> Webhook | None:
-        """Create a webhook for what follows the sequence *after*, by default for what is said from now on.
+        """Create a webhook for what follows the sequence *after*, by default for messages from now on.
 
         Returns None if there are `webhooks.limit` already.
         """

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 import structlog
+from anyio.abc import TaskStatus
 
 from gateway.core.errors import Unavailable
 from gateway.http import views
@@ -54,7 +55,8 @@ class Courier:
         self.clock = clock
         self.webhooks: dict[str, Webhook] = {}
         self._deliveries: dict[str, Delivery] = {}
-        self.store = WebhookStore(gateway.settings.data)
+        cluster = gateway.settings.cluster
+        self.store = WebhookStore(gateway.settings.data, cluster.gateway if cluster.url else "")
         self._networks = tuple(map(ip_network, self.settings.allow_networks))
         self._head = 0  # the sequence up to which the log was searched for idle webhooks
         self._changed = False  # a position that is not saved
@@ -63,8 +65,11 @@ class Courier:
 
     # Running
 
-    async def run(self) -> None:
-        """Load the webhooks and deliver until cancelled; then save the positions."""
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Load the webhooks, report that it has started, and deliver until cancelled; then save the positions.
+
+        Webhooks that cannot be loaded hold up nothing else: all requests for them are refused with the reason.
+        """
         self._slots, self._failing_slots = anyio.Semaphore(MAX_ATTEMPTS), anyio.Semaphore(MAX_FAILING)
         self._any = anyio.Event()  # set once there is a webhook
         self.backlog = Backlog(self.gateway.index)
@@ -74,7 +79,10 @@ class Courier:
         except (sqlite3.Error, OSError, ValueError) as error:
             self._unready = f"the webhooks cannot be loaded: {error}"
             self._report(error)
+            task_status.started()
             return
+        if self.store.foreign:
+            logger.info("webhooks of other members of the cluster are left to them", count=self.store.foreign)
         gauges = self.gateway.metrics.gauges
         gauges["webhook_dead_letters"] = lambda: sum(each.dead_letters for each in self.webhooks.values())
         gauges["webhooks_disabled"] = lambda: sum(not each.enabled for each in self.webhooks.values())
@@ -83,6 +91,7 @@ class Courier:
                 for webhook in loaded:
                     await self.add(webhook)
                 self._unready = None
+                task_status.started()
                 await self._watch()
         finally:
             with anyio.CancelScope(shield=True):
@@ -207,7 +216,7 @@ class Courier:
         logger.warning("a webhook has a dead letter", webhook=webhook.id, sequence=letter.seq, reason=letter.error)
 
     async def disable(self, webhook: Webhook, reason: str) -> None:
-        """Stop the deliveries of *webhook* until somebody enables it."""
+        """Stop the deliveries of *webhook* until it is enabled again."""
         webhook.enabled, webhook.reason = False, reason
         logger.error("a webhook was disabled", webhook=webhook.id, host=webhook.host, reason=reason)
         self.stop(webhook)

@@ -45,10 +45,10 @@ class Carrier(Protocol):
         """Send the message at *place* once; None if it is not kept any more. Raises `Unavailable`."""
 
     async def bury(self, webhook: Webhook, letter: DeadLetter) -> None:
-        """Keep *letter* durably."""
+        """Store *letter* durably."""
 
     async def disable(self, webhook: Webhook, reason: str) -> None:
-        """Stop the deliveries to *webhook* until somebody enables it."""
+        """Stop the deliveries to *webhook* until it is enabled again."""
 
     def mark_changed(self) -> None:
         """Save the positions soon."""

@@ -1,7 +1,7 @@
 """Sends one delivery to a receiver, within limits of time and size, and returns its outcome.
 
-No redirect is followed, no cookie is kept, no proxy is used, and nothing of an answer is shown to anybody but its
-status: whoever may administer webhooks learns nothing from a server that they cannot reach themselves.
+No redirect is followed, no cookie is kept, no proxy is used, and of an answer only the status is shown:
+an administrator of webhooks learns nothing from a server that they cannot reach themselves.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS webhooks (
     position INTEGER NOT NULL, generation INTEGER NOT NULL, rotated INTEGER NOT NULL, enabled INTEGER NOT NULL,
     reason TEXT, failing_since INTEGER
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS owners (webhook TEXT PRIMARY KEY, member TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS dead_letters (
     webhook TEXT NOT NULL, seq INTEGER NOT NULL, message TEXT NOT NULL, channel TEXT NOT NULL, time INTEGER NOT NULL,
     attempts INTEGER NOT NULL, error TEXT NOT NULL, PRIMARY KEY (webhook, seq)
@@ -38,35 +39,53 @@ COLUMNS: Final = (
 
 
 class WebhookStore:
-    """The file below the data directory *data*. Every method may raise `sqlite3.Error` or `OSError`."""
+    """The file below the data directory *data*. Every method may raise `sqlite3.Error` or `OSError`.
 
-    def __init__(self, data: Path) -> None:
+    In a cluster *member* is the name of the gateway: a data directory that was made from a backup has the webhooks of
+    another member, which delivers them itself.
+    """
+
+    def __init__(self, data: Path, member: str = "") -> None:
+        self.foreign = 0  # webhooks of other members
         self._path = data / FILE
+        self._member = member
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
 
     def load(self) -> list[Webhook]:
-        """Return all webhooks."""
+        """Return all webhooks; of a member of a cluster those that are its own, or nobody's so far."""
         if not self._path.exists():
             return []
+        theirs = set[str]()
+        if self._member:
+            self._run("INSERT OR IGNORE INTO owners SELECT id, ? FROM webhooks", [self._member])
+            theirs = {id for (id,) in self._run("SELECT webhook FROM owners WHERE member != ?", [self._member])}
         rows = self._run(f"SELECT {', '.join(COLUMNS)} FROM webhooks ORDER BY created, id")
         counts = dict(self._run("SELECT webhook, count(*) FROM dead_letters GROUP BY webhook"))
         found = []
         for row in rows:
             fields = dict(zip(COLUMNS, row, strict=True))
+            if fields["id"] in theirs:
+                continue
             fields["enabled"] = bool(fields["enabled"])
             found.append(Webhook(**fields, dead_letters=counts.get(fields["id"], 0)))
+        self.foreign = len(rows) - len(found)
         return found
 
     def put(self, webhook: Webhook) -> None:
         """Add *webhook*, or replace it."""
         marks = ", ".join("?" * len(COLUMNS))
-        self._run(f"INSERT OR REPLACE INTO webhooks VALUES ({marks})", [getattr(webhook, name) for name in COLUMNS])
+        self._transaction(
+            (f"INSERT OR REPLACE INTO webhooks VALUES ({marks})", [tuple(getattr(webhook, name) for name in COLUMNS)]),
+            ("INSERT OR REPLACE INTO owners VALUES (?, ?)", [(webhook.id, self._member)] if self._member else []),
+        )
 
     def delete(self, id: str) -> None:
         """Remove a webhook and its dead letters."""
         self._transaction(
-            ("DELETE FROM webhooks WHERE id = ?", [(id,)]), ("DELETE FROM dead_letters WHERE webhook = ?", [(id,)])
+            ("DELETE FROM webhooks WHERE id = ?", [(id,)]),
+            ("DELETE FROM dead_letters WHERE webhook = ?", [(id,)]),
+            ("DELETE FROM owners WHERE webhook = ?", [(id,)]),
         )
 
     def save_positions(self, positions: Iterable[tuple[int, int | None, str]]) -> None:

@@ -24,6 +24,11 @@ SECONDS = 100  # for a scenario
 WIDE, NARROW = (1280, 900), (390, 844)
 SHOTS = os.environ.get("SCREENSHOTS")  # a folder for screenshots
 VIEWS = ((WIDE, False), (NARROW, True)) if SHOTS is None else tuple(product((WIDE, NARROW), (False, True)))
+BROKEN = r"""[...document.querySelectorAll("td a")].filter(each => {
+    const range = document.createRange();
+    range.selectNodeContents(each);
+    return /^(\d\d:\d\d:\d\d|\w{1,9})$/.test(each.textContent) && range.getClientRects().length > 1;
+}).map(each => each.textContent)"""
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 
@@ -74,6 +79,7 @@ async def inspect(page: Page, name: str) -> None:
         await page.emulate_media(color_scheme="dark" if dark else "light")
         assert (width, dark, await violations(page)) == (width, dark, [])
         assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert await page.evaluate(BROKEN) == [], "a time of day, or a short name, is on one line"
         await shoot(page, f"{name}-{width}-{'dark' if dark else 'light'}")
 
 

@@ -40,7 +40,7 @@ def test_it_chats_with_an_arbor_client(visitors: Visitors, server: Server) -> No
             await ada.next("stored", id=said["id"])
             await ada.do(f"say {said['id']} hello from Arbor")
             await expect(page.locator("#messages p")).to_have_text(
-                ["somebody (rest) hello from a web page", "ada (sprout) hello from Arbor"]
+                ["anonymous (rest) hello from a web page", "ada (sprout) hello from Arbor"]
             )
             await inspect(page, "chat")
 
@@ -55,7 +55,7 @@ def test_hostile_texts_stay_text_and_a_restart_repeats_nothing(visitors: Visitor
             async with visitors.visit(f"http://{server.http}/console/chat.html#talk", "ERR_", "WebSocket") as page:
                 lines = page.locator("#messages p")
                 say(server, HOSTILE)
-                await expect(lines).to_have_text([f"somebody (rest) {HOSTILE}"])
+                await expect(lines).to_have_text([f"anonymous (rest) {HOSTILE}"])
                 server.kill()
                 await expect(page.locator("#state")).to_have_text("waiting")
                 with Server(tmp_path, "--port", port) as again:
@@ -63,11 +63,24 @@ def test_hostile_texts_stay_text_and_a_restart_repeats_nothing(visitors: Visitor
                     await expect(page.locator("#state")).to_have_text("open")
                     say(again, [1])
                     await expect(lines).to_have_text(
-                        [f"somebody (rest) {each}" for each in (HOSTILE, "meanwhile", "[1]")]
+                        [f"anonymous (rest) {each}" for each in (HOSTILE, "meanwhile", "[1]")]
                     )
                 assert await page.locator("#messages img").count() == 0
 
         visitors.run(scenario)
+
+
+def test_the_address_names_the_channel_also_while_the_page_is_open(visitors: Visitors, server: Server) -> None:
+    async def scenario() -> None:
+        async with visitors.visit(f"http://{server.http}/console/chat.html#100%") as page:
+            channel = page.get_by_label("Channel")
+            await expect(channel).to_have_value("100%")
+            await expect(page.locator("#state")).to_have_text("open")
+            await page.evaluate("location.hash = '#t%C3%A9l%C3%A9'")
+            await expect(channel).to_have_value("télé")
+            await expect(page.locator("#state")).to_have_text("open")
+
+    visitors.run(scenario)
 
 
 def say(server: Server, content: object) -> None:

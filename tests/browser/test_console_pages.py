@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from playwright.async_api import expect
 from gateway.clients import RelayClient
 from gateway.http.schemas import EXAMPLES
 from tests.browser.conftest import Visitors, inspect
+from tests.gateway.cluster.test_cluster import Cluster
 from tests.server import Server
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -50,6 +52,24 @@ def write_report(warehouse: Path) -> None:
     (warehouse / "report.json").write_text(json.dumps(found))
 
 
+def test_the_page_of_a_cluster_names_members_and_servers(visitors: Visitors, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    try:
+        one = cluster.start("one")
+
+        async def scenario() -> None:
+            async with visitors.visit(f"http://{one.http}/console/#/cluster") as shown:
+                main = shown.locator("main")
+                await expect(main).to_contain_text("Gateway one takes part in the cluster main.")
+                await expect(main.locator("tbody").first).to_contain_text("one")
+                await expect(main).to_contain_text(f"connected to 127.0.0.1:{cluster.nats.port}")
+                await inspect(shown, "cluster")
+
+        visitors.run(scenario)
+    finally:
+        cluster.stop()
+
+
 @pytest.mark.parametrize(
     ("name", "page", "shows"),
     [
@@ -60,6 +80,7 @@ def write_report(warehouse: Path) -> None:
         ("peer", "peers/{peer}", "Names on each protocol"),
         ("tracing", f"trace/{CHANNEL}", "Traced messages"),
         ("trace", f"trace/{CHANNEL}/{{message}}", "To topic relay"),
+        ("cluster-alone", "cluster", "runs alone"),
         ("limits", "limits", "404"),
         ("keys", "keys", HOSTILE),
         ("pipeline", "pipeline", f"{HOSTILE}1,234"),
@@ -81,5 +102,56 @@ def test_a_page_is_shown_without_a_fault_and_runs_nothing(
                 await inspect(shown, name)
                 images = await shown.eval_on_selector_all("img", "all => all.map(each => each.getAttribute('src'))")
                 assert images == ["trellis.svg"]
+
+    visitors.run(scenario)
+
+
+def test_a_channel_is_found_however_many_others_there_are(visitors: Visitors, tmp_path: Path) -> None:
+    names = json.dumps([f"bulk-{number}" for number in range(450)])
+    with Server(tmp_path, env={"TRELLIS_CHANNELS__NAMES": names}) as server:
+
+        async def scenario() -> None:
+            async with (
+                RelayClient(server.http) as relay,
+                visitors.visit(f"http://{server.http}/console/#/peers") as page,
+            ):
+                await relay.subscribe("the last")
+                await expect(page.locator("tbody")).to_contain_text("the last")
+                await page.goto(f"http://{server.http}/console/#/channels")
+                rows = page.locator("tbody tr")
+                await expect(rows).to_have_count(200)
+                await page.get_by_role("button", name="Show more").click()
+                await expect(rows).to_have_count(400)
+                await page.get_by_label("Find").fill("THE L")
+                await expect(rows).to_have_count(1)
+                await expect(rows).to_contain_text("the last1")
+                await page.get_by_label("Find").fill("nowhere")
+                await expect(rows).to_have_text("No channel that you may see has this in its name.")
+
+        visitors.run(scenario)
+
+
+def test_a_page_that_was_opened_without_an_answer_is_shown_once_there_is_one(
+    visitors: Visitors, server: Server
+) -> None:
+    finished: list[str] = []
+
+    async def scenario() -> None:
+        async with visitors.visit(f"http://{server.http}/console/", "ERR_", "404") as page:
+            await page.clock.install()
+            page.on("requestfinished", lambda request: finished.append(request.url))
+            await page.reload()
+            while not any(url.endswith("/peers.js") for url in finished):
+                await asyncio.sleep(0.02)
+            await page.context.set_offline(True)
+            await page.evaluate("location.hash = '#/peers/4711'")
+            notice = page.locator("main .notice")
+            await expect(notice).to_have_text("The gateway does not answer.")
+            await expect(page.locator("h1")).to_have_text("Peers")
+            await page.context.set_offline(False)
+            await page.clock.run_for(6_000)
+            await expect(notice).to_contain_text("There is no peer 4711")
+            await page.evaluate("location.hash = '#/channels/..'")
+            await expect(notice).to_contain_text("A web page cannot ask for a channel called ..")
 
     visitors.run(scenario)

@@ -67,6 +67,44 @@ def test_all_modules_of_the_console_are_typed() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_a_program_without_websockets_is_told_so() -> None:
+    script = f"""
+        delete globalThis.WebSocket;
+        const {{ Trellis }} = await import("file://{FOLDER / "trellis.js"}");
+        try {{ new Trellis({{ url: "ws://127.0.0.1:1" }}) }} catch (error) {{ console.log(error.code, error.message) }}
+    """
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("no-websocket there is no WebSocket here; before Node 22")
+
+
+def test_what_no_gateway_says_ends_the_connection_and_not_the_program() -> None:
+    script = f"""
+        const {{ Trellis }} = await import("file://{FOLDER / "trellis.js"}");
+        const states = [];
+        let socket;
+        class Hostile {{
+          constructor() {{ socket = this; }}
+          close() {{}}
+          say(data) {{ this.onmessage?.({{ data }}); }}
+        }}
+        const options = {{ url: "ws://127.0.0.1:1", WebSocket: Hostile, onstate: (state) => states.push(state) }};
+        const error = '{{"type":"error"}}', presence = '{{"type":"presence"}}';
+        for (const wrong of ["[".repeat(1e6), "no JSON", "null", "7", "[]", error, presence]) {{
+          const trellis = new Trellis(options);
+          socket.say('{{"type":"welcome","version":"1","number":7}}');
+          socket.say(wrong);
+          trellis.close();
+        }}
+        console.log(states.join(" "));
+    """
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["open", "waiting", "closed"] * 7
+
+
 def test_two_pages_talk(server: Server) -> None:
     async def scenario() -> None:
         async with page(server) as alice, page(server) as bob:

@@ -22,6 +22,7 @@ from gateway.runtime import Gateway
 from gateway.settings import settings_model
 from tests.conformance.forge import SequoiaForge
 from tests.server import Server
+from tests.waiting import until as wait_until
 
 WAIT = 60.0  # seconds
 QUIET = 1.0  # seconds in which nothing more may come
@@ -48,6 +49,33 @@ def gateway_of(data: Path) -> str:
 
 
 @contextmanager
+def told(servers: list[Server]) -> Iterator[None]:
+    """Print what each gateway says of itself if a test fails: most failures were rare, and this is all that is left."""
+    try:
+        yield
+    except AssertionError:
+        for server in servers:
+            print(httpx.get(f"http://{server.http}/v1/stats").text, server.log, sep="\n")  # noqa: T201
+        raise
+
+
+@contextmanager
+def dialling(folder: Path, *peers: Any) -> Iterator[list[Server]]:
+    """A gateway, and one for each of *peers* that dials it so; they believe each other."""
+    places = [folder / str(number) for number in range(1 + len(peers))]
+    env = {"TRELLIS_SPROUT__GATEWAYS": json.dumps(list(map(gateway_of, places)))}
+    with Server(places[0], env=env) as first, ExitStack() as stack:
+        servers = [first]
+        for place, peer in zip(places[1:], peers, strict=True):
+            dials = {"TRELLIS_SPROUT__PEERS": json.dumps([{"url": f"tcp://{first.sprout}", **peer}])}
+            servers.append(stack.enter_context(Server(place, env=env | dials)))
+        with told(servers):
+            yield servers
+        for server in servers:
+            assert "Traceback" not in server.log
+
+
+@contextmanager
 def mesh(folder: Path, shape: str, *flags: str, met: bool = True) -> Iterator[list[Server]]:
     """Gateways in that shape, which believe each other; unless they *met*, each had the channel before."""
     places = [folder / str(number) for number in range(len(SHAPES[shape]))]
@@ -64,7 +92,8 @@ def mesh(folder: Path, shape: str, *flags: str, met: bool = True) -> Iterator[li
                 "TRELLIS_SPROUT__PEERS": json.dumps([f"tcp://{servers[peer].sprout}" for peer in peers]),
             }
             servers.append(stack.enter_context(Server(place, *flags, env=env)))
-        yield servers
+        with told(servers):
+            yield servers
         for server in servers:
             assert server.stop() == 0
             assert "Traceback" not in server.log
@@ -77,6 +106,34 @@ def settle(data: Path) -> None:
         httpx.put(path).raise_for_status()
         while httpx.get(path).json().get("community") is None:
             time.sleep(0.05)
+
+
+def said(server: Server, channel: str) -> set[str]:
+    """What the history of a channel has; empty if there is none."""
+    answer = httpx.get(f"http://{server.http}/v1/channels/{channel}/messages")
+    return set() if answer.status_code == 404 else {each["content"]["content"] for each in answer.json()["messages"]}
+
+
+def test_links_keep_to_their_channels_and_directions(tmp_path: Path) -> None:
+    peers = ({"channels": ["news*"], "direction": way} for way in ("in", "out", "both"))
+    with dialling(tmp_path, *peers) as servers:
+
+        def say(number: int, channel: str, text: str) -> None:
+            url = f"http://{servers[number].http}/v1/channels/{channel}/messages"
+            httpx.post(url, json={"content": text}).raise_for_status()
+
+        say(0, "news", "first")
+        wait_until(lambda: all("first" in said(servers[number], "news") for number in (1, 3)))
+        for number, name in enumerate(("zero", "in", "out", "both")):
+            say(number, "news", name)
+            say(number, "other", name)
+        everything = {"first", "zero", "in", "out", "both"}
+        expected = [everything - {"in"}, everything, {"out"}, everything - {"in"}]
+        wait_until(lambda: [said(server, "news") for server in servers] == expected)
+        say(2, "news", "the end")  # what could be on its way has come before it
+        expected = [names | {"the end"} for names in expected]
+        wait_until(lambda: [said(server, "news") for server in servers] == expected)
+        assert [said(server, "other") for server in servers] == [{"zero"}, {"in"}, {"out"}, {"both"}]
 
 
 async def until(true: Any) -> None:

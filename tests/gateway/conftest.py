@@ -91,6 +91,12 @@ class Local:
         """Run *call* on the gateway's loop, soon."""
         self._server.servers[0].get_loop().call_soon_threadsafe(call)
 
+    def settle(self) -> None:
+        """Wait until everything appended is on disk, and whoever waited for it was told."""
+        log, settled = self.gateway.log, threading.Event()
+        self.call(lambda: log.when_synced(log.next_seq - 1, lambda: self.call(settled.set)))
+        assert settled.wait(PATIENCE)
+
     def stop(self) -> None:
         """Stop cleanly."""
         self._server.should_exit = True

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
+import socket
+import sys
 
 import httpx
 import pytest
@@ -50,6 +53,24 @@ def test_each_connection_refusal_and_channel_has_a_line_and_none_a_key(operated:
     assert operated.lines("the keys were read again", since)[0]["removed"] == ["ada"]
     assert key not in operated.server.log
     assert KEY not in operated.server.log
+
+
+def test_libraries_write_json_too_where_the_gateway_does(operated: Operated) -> None:
+    since = len(operated.server.log)
+    host, _, port = operated.http.rpartition(":")
+    with socket.create_connection((host, int(port)), SECONDS) as line:
+        line.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+        line.recv(1000)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        record = logging.getLogger("a.library").makeRecord(
+            "a.library", logging.ERROR, "", 1, "it %s", ("fails",), sys.exc_info()
+        )
+    told = json.loads(logs._JsonFormatter().format(record))
+    assert (told["event"], told["level"], told["logger"]) == ("it fails", "error", "a.library")
+    assert told["exception"].endswith("ValueError: why")
+    assert all(line.startswith("{") for line in operated.server.log[since:].splitlines())
 
 
 def test_the_access_log_and_the_level_change_with_a_reload(operated: Operated) -> None:

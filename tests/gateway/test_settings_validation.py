@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapters import ADAPTERS
-from gateway import config
+from gateway import config, settings_validation
 
 # fmt: off
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -53,9 +55,34 @@ def test_what_only_looks_dangerous_is_taken(flags: dict[str, Any]) -> None:
     config.load(ADAPTERS, None, flags)
 
 
+def test_what_a_cluster_needs_is_named_so_that_pip_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No package index has `trellis-gateway`, so its extras cannot be asked for by name."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["cluster"] == [settings_validation.NATS_CLIENT]
+    monkeypatch.setattr(settings_validation, "find_spec", lambda _name: None)
+    with pytest.raises(config.BadConfiguration, match=re.escape(f"-m pip install '{settings_validation.NATS_CLIENT}'")):
+        config.load(ADAPTERS, None, {"cluster.url": ["nats://127.0.0.1:4222"], "cluster.gateway": "one"})
+
+
 def test_a_certificates_key_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "key.pem"
     key.write_text("no key at all")
     key.chmod(0o644)
     with pytest.raises(config.BadConfiguration, match="read or changed by everybody"):
         config.load(ADAPTERS, None, {"tls_cert": key, "tls_key": key})
+
+
+def test_a_name_that_is_nearly_that_of_a_setting_is_corrected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file := tmp_path / "trellis.toml").write_text(
+        "prt = 1\nnonsense = 1\n[sprout]\nprot = 2\n[limits.adress]\nrate = 3\n"
+    )
+    monkeypatch.setenv("TRELLIS_SPRUT__PORT", "7000")
+    with pytest.raises(config.BadConfiguration, match=r".") as refused:
+        config.load(ADAPTERS, file)
+    assert sorted(refused.value.faults) == [
+        "TRELLIS_SPRUT__PORT: no such setting; did you mean TRELLIS_SPROUT__PORT?",
+        "limits.adress: no such setting; did you mean limits.address?",
+        "nonsense: no such setting",
+        "prt: no such setting; did you mean port?",
+        "sprout.prot: no such setting; did you mean sprout.port?",
+    ]

@@ -168,15 +168,16 @@ def test_ids_that_cannot_be_are_not_believed(relay: Relay, start: Start) -> None
         async with node_client("koshare.cjs", relay.url) as there:
             for id in (known, to_come, foreign, foreign, 7, "SHA512_B32__x", ["x"]):
                 there.do("broadcast", topic="talk", body={"content": str(id), "trellisId": id})
-            until(lambda: len(history(server, "talk")) >= 5)
+            there.do("broadcast", topic="talk", body={"json": "known", "trellisId": known})
+            until(lambda: len(history(server, "talk")) >= 6)
 
     run(scenario)
     told = history(server, "talk")
     assert [message["content"] for message in told[1:]] == [
-        {"content": text} for text in (foreign, "7", "SHA512_B32__x", "['x']")
+        {"content": text} for text in (known, foreign, "7", "SHA512_B32__x", "['x']")
     ]
     assert [message["id"] for message in told].count(foreign) == 1
-    assert len({message["id"] for message in told}) == 5
+    assert len({message["id"] for message in told}) == 6
 
 
 def test_a_relay_that_restarts_is_dialled_again(relay: Relay, start: Start) -> None:

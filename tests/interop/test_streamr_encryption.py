@@ -18,6 +18,7 @@ from adapters.streamr.crypto.decrypt import KEY_WAIT
 from gateway.clients import ReceivedMessage, RelayClient, SproutClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
+from tests.gateway.cluster.test_cluster import Cluster
 from tests.interop.streamr import STRICT, clients
 from tests.npm import require_clients
 from tests.server import Server
@@ -49,6 +50,12 @@ async def history(server: Server, channel: str) -> list[Any]:
     async with httpx.AsyncClient() as http:
         answer = await http.get(f"http://{server.http}/v1/channels/{channel.replace('/', '%2F')}/messages")
     return [message["content"] for message in answer.json()["messages"]]
+
+
+async def history_becomes(server: Server, channel: str, expected: list[Any]) -> None:
+    """Wait until REST tells that: a message is delivered before it is on disk, and a relay answers no broadcast."""
+    while await history(server, channel) != expected:
+        await asyncio.sleep(0.02)
 
 
 def test_keys_are_exchanged_and_rotated_end_to_end_and_others_see_the_envelope(server: Server) -> None:
@@ -84,7 +91,7 @@ def test_what_a_genuine_publisher_encrypts_is_plain_text_elsewhere(server: Serve
             for content in said:
                 assert [await peer.next() for peer in (relay, sprout)] == [ReceivedMessage("read/it", content)] * 2
             await reader.hears(*said)
-            assert await history(server, "read/it") == said
+            await history_becomes(server, "read/it", said)
 
     run(scenario)
 
@@ -153,7 +160,7 @@ def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp
             await writer.publish("read/it", {"n": 1})
             assert await relay.next() == ReceivedMessage("read/it", {"n": 1})
             await relay.say("sealed", WORLD)
-            assert await history(server, "sealed") == [WORLD]
+            await history_becomes(server, "sealed", [WORLD])
 
     async def after(server: Server) -> None:
         async with clients() as crew, RelayClient(server.http) as relay:
@@ -163,7 +170,7 @@ def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp
             await relay.subscribe("read/it")
             await writer.publish("read/it", {"n": 2})
             assert await relay.next() == ReceivedMessage("read/it", {"n": 2})
-            assert await history(server, "read/it") == [{"n": 1}, {"n": 2}]
+            await history_becomes(server, "read/it", [{"n": 1}, {"n": 2}])
 
     for part in (before, after):
         with Server(tmp_path, env=env) as server:
@@ -171,3 +178,25 @@ def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp
             assert server.stop() == 0
     stored = b"".join(path.read_bytes() for path in (tmp_path / "log").iterdir())
     assert (b"ab" * 32) not in stored
+
+
+def test_clients_at_two_gateways_of_a_cluster_exchange_keys(tmp_path: Path) -> None:
+    require_clients()
+    cluster = Cluster(tmp_path)
+
+    async def scenario() -> None:
+        async with clients() as crew:
+            writer = await crew.open(cluster.gateways["one"], "5.1.0", 0x4444)
+            reader = await crew.open(cluster.gateways["two"], "5.1.0", 0x5555)
+            await reader.subscribe("secret")
+            for content in ({"n": 42}, WORLD):
+                await writer.done("rotate", "rotated", stream="secret")
+                await writer.publish("secret", content)
+                await reader.hears(content)
+
+    try:
+        cluster.start("one")
+        cluster.start("two", keys_of="one")
+        run(scenario)
+    finally:
+        cluster.stop()

@@ -13,6 +13,7 @@ from pathlib import Path
 from gateway.cluster.batch import decode_batch
 from gateway.cluster.position import Position
 from gateway.cluster.turn import Turn
+from gateway.jetstream.status import JetStreamStatus
 from gateway.membership import Call, Membership
 from gateway.storage.layout import first_seqs, paths
 from gateway.storage.segments import Segments
@@ -39,9 +40,12 @@ class MemoryLink:
 
     def __init__(self, stream: Stream) -> None:
         self.on_call: Callable[[], None] = lambda: None
+        self.on_signal: Callable[[bytes], None] = lambda _data: None
         self.stream = stream
         self.place = 0  # batches that were taken
-        self.trouble = ""
+        self.digest: int | None = None
+        self.is_full: Callable[[], bool] = lambda: False
+        self.lost = self.refused = 0
         self.seconds = 0.0  # that have passed
         self.post: Callable[[Callable[[], None]], None] = lambda _call: None
         self._calls = deque[Callable[[], None]]()
@@ -65,6 +69,10 @@ class MemoryLink:
                     node.link.pump()
         return None
 
+    def status(self) -> JetStreamStatus:
+        """It is connected, and nobody asks what it keeps."""
+        return JetStreamStatus(connected=True, position=self.place, unsent=0, error="")
+
     def close(self) -> None:
         """Nothing has to be ended."""
 
@@ -75,6 +83,11 @@ class MemoryLink:
     def want(self, member: str) -> None:
         for node in self.stream.nodes:
             node.turn.wanted(member)
+
+    def tell(self, data: bytes, to: str = "") -> None:
+        for node in self.stream.nodes:
+            if to in ("", node.turn.me):
+                node.link.on_signal(data)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         def run() -> None:

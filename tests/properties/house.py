@@ -11,13 +11,17 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import pytest
+
 from adapters import ADAPTERS
+from gateway import runtime
 from gateway.http.rest import Rest
 from gateway.membership import Membership
 from gateway.runtime import Gateway
 from gateway.settings import settings_model
-from tests.still import Posted
+from tests.still import Clock, Posted
 
+NOW = 1_795_240_000_000  # ms, an hour after the keys of the vectors were made
 NAMES = ("lobby", "hall")  # of the channels
 
 
@@ -57,12 +61,17 @@ class House:
 
 @cache
 def template() -> Path:
-    """A directory with keys and with the channels, so that each run begins at once."""
+    """A directory with keys and with the channels, so that each run begins at once.
+
+    All in it is from `NOW`, whichever test asks first: the clock of a log never goes back behind its last record.
+    """
     folder = Path(mkdtemp(prefix="trellis-direct-"))
     atexit.register(shutil.rmtree, folder)
-    house = House(folder)
-    for name in NAMES:
-        house.gateway.channels.register(name)
-    house.settle(synced=True)
-    house.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "clock", Clock(NOW))
+        house = House(folder)
+        for name in NAMES:
+            house.gateway.channels.register(name)
+        house.settle(synced=True)
+        house.stop()
     return folder

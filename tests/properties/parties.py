@@ -31,10 +31,9 @@ from gateway.http.media import parse_content
 from gateway.http.problems import Problem
 from gateway.http.publish import Publisher
 from gateway.http.selection import Selection
-from tests.properties.house import House
+from tests.properties.house import NOW, House
 from tests.still import Clock
 
-NOW = 1_795_240_000_000  # ms, an hour after the keys of the vectors were made
 KEYS = Path(__file__).parent.parent / "vectors" / "sprout" / "keys"
 MARK = re.compile(rb"secret (\d{6})\.")
 BASE64 = re.compile(rb"[A-Za-z0-9_-]{60,}")

@@ -6,6 +6,7 @@ the end the files of the gateway are searched, and what was written for the oper
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -31,9 +32,9 @@ from structlog.testing import capture_logs
 
 from adapters.sprout.store.direct_messages import REMEMBERED
 from gateway import runtime
-from gateway.core.bus import DIRECT_ID_LIFETIME
-from tests.properties.house import NAMES, House, template
-from tests.properties.parties import KINDS, NOW, Party, SproutParty, StreamrParty, marks
+from gateway.core.directs import DIRECT_ID_LIFETIME
+from tests.properties.house import NAMES, NOW, House, template
+from tests.properties.parties import KINDS, Party, SproutParty, StreamrParty, marks
 from tests.still import Clock
 
 SOAK = "TRELLIS_SOAK" in os.environ
@@ -212,6 +213,11 @@ class DirectMachine(RuleBasedStateMachine):
         for holder in self._holders():
             for id in holder.held:
                 self.private.setdefault(id, (sender.number, self.clock.now, channel))
+
+
+def test_what_each_run_begins_with_is_as_old_as_the_keys_whichever_test_made_it() -> None:
+    lines = [line for path in (template() / "log").iterdir() for line in path.read_bytes().splitlines()]
+    assert {json.loads(line)["time"] for line in lines} == {NOW}
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,8 +27,8 @@ from gateway.http.media import parse_content
 from gateway.http.publish import Publisher
 from tests.adapters.streamr.conftest import Publisher as Signer
 from tests.properties.cluster import Node, Stream, copy_of, next_seq
-from tests.properties.house import NAMES, House, template
-from tests.properties.parties import NOW, Party, RelayParty, RestParty, SproutParty, StreamrParty
+from tests.properties.house import NAMES, NOW, House, template
+from tests.properties.parties import Party, RelayParty, RestParty, SproutParty, StreamrParty
 from tests.still import Clock
 
 SOAK = "TRELLIS_SOAK" in os.environ
@@ -157,7 +158,8 @@ class Walk:
         node.catch_up()
         party = self.random.choice(self.parties[node])
         party.read()
-        parents = list(node.house.gateway.index.latest(40))
+        index = node.house.gateway.index
+        parents = [message for channel in CHANNELS for message in islice(index.newest(channel), 10)]
         parents = [parent for parent in parents if parent.protocol == "sprout"] or parents
         if isinstance(party, ArborParty):
             party.answer_one(self._text())
@@ -266,6 +268,21 @@ def test_two_gateways_write_the_same_lines(walk_from: Callable[[int], Walk], see
     peers = [each for each in records if each["kind"] == "peer" and "sender" in each]
     known = {(each["peer"], each["protocol"], each["sender"]) for each in peers}
     assert len(known) == len({each[0] for each in known}) == len({each[1:] for each in known})
+
+
+def test_a_copy_is_recognised_at_the_other_gateway(walk_from: Callable[[int], Walk]) -> None:
+    """Without a signature too: a client that connects elsewhere publishes again what it may not have got through."""
+    walk = walk_from(0)
+    for text in ("first", "once"):  # before the second, each knows how far the channel is
+        walk.clock.now += 1
+        message = [32, ["lobby", 0, walk.clock.now, 1, "", "c"], None, 27, 0, 0, None, f'"{text}"', None, 0, None]
+        for node in walk.nodes:
+            node.catch_up()
+            party = next(party for party in walk.parties[node] if type(party) is StreamrParty)
+            party.send([2, 8, "say", message, None])
+            party.read()
+    one, _ = walk.finish()
+    assert sum(b'"once' in line for line in one) == 1
 
 
 def broken_links(records: Iterable[dict[str, Any]]) -> list[int]:

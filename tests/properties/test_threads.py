@@ -23,8 +23,8 @@ from gateway.http.callers import Caller
 from gateway.http.media import parse_content
 from gateway.http.publish import Publisher as RestPublisher
 from tests.adapters.streamr.conftest import Publisher
-from tests.properties.house import NAMES, House, template
-from tests.properties.parties import NOW, Party, RelayParty, RestParty, SproutParty, StreamrParty
+from tests.properties.house import NAMES, NOW, House, template
+from tests.properties.parties import Party, RelayParty, RestParty, SproutParty, StreamrParty
 from tests.still import Clock
 
 PROTOCOLS = ("topic_relay", "sprout", "streamr", "rest")
@@ -66,7 +66,7 @@ class Table:
                 publisher.publish(parse_content(json.dumps(content).encode()))
             case "sprout":
                 self.reply(content["content"], below)
-        return next(m for m in self.house.gateway.index.unapplied(CHANNEL)[::-1] if m.seq >= before)
+        return next(m for m in self.house.gateway.index.newest(CHANNEL) if m.seq >= before)
 
     def reply(self, text: str, below: str | None) -> None:
         """Say something in Arbor."""

@@ -66,6 +66,11 @@ class Arrivals:
         return arrived + self._waiting.size + self._requests.size + self._acknowledgements.size
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be taken now, and nothing is requested."""
+        return not self.ready_batches and self._requests.is_idle
+
+    @property
     def missing_count(self) -> int:
         """The number of nodes that the peer announced and that are not held, since they lack ancestors."""
         for id in [id for id in self._lost if self._store.seq(id) is not None]:

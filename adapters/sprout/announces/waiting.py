@@ -211,6 +211,11 @@ class OpenRequests:
         return bool(self._queue)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no request is open or queues."""
+        return not (self._open or self._queue)
+
+    @property
     def size(self) -> int:
         """The approximate memory that they take, in bytes."""
         return _PER_QUESTION * len(self._missing)

@@ -41,6 +41,13 @@ class SproutConnection(Session):
         """Answer several requests, by their ids and codes."""
         self.send(b"".join([codec.encode_status(id, code) for id, code in answers]))
 
+    def exchanges(self, verb: str, channel: str | None = None) -> bool:  # noqa: ARG002  # only links have limits
+        """Whether what *verb* lets through may pass here at all, in *channel* or, without one, in any.
+
+        Rights come on top of it.
+        """
+        return True
+
     @property
     @abstractmethod
     def unwritable(self) -> bool:

@@ -13,6 +13,7 @@ from adapters.sprout.mint.reply_signer import PRIVATE
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import StatusCode
 from gateway.core.bus import Bus
+from gateway.core.message import Message
 
 from .outcome import IncomingReply, NodeOutcome, message_of, sender_of
 
@@ -61,12 +62,23 @@ class DirectIntake:
             number = asked.sender
         if number is not None:  # one without a target may be a copy of a node that was announced elsewhere
             self._identifier.identify(session, line, node, message.sender)
-        if number is None or not self._bus.direct(message, number):
+        if number is None or not self._reaches(message, number):
             refused = self._directs.refuse(line.id, session.peer.number)
             return self._drop(reply, StatusCode.UNKNOWN_NODE if refused else StatusCode.OK)
         for id in filter(None, (line.id, reply.canonical)):
             self._directs.add(id, node, message.sender.number)
         return NodeOutcome(dropped=UNSTORED)
+
+    def _reaches(self, message: Message, number: int) -> bool:
+        """Deliver *message* to the peer with *number*; whether that is in the channel.
+
+        Another gateway of a cluster tells later what it delivered: it counts as delivered if the peer is present there.
+        """
+        if not self._bus.presence.contains(message.channel, number):
+            return bool(self._bus.direct(message, number))
+        answers: list[int | None] = []
+        self._bus.send_direct(message, number, answers.append)
+        return not answers or bool(answers[0])
 
     def _is_first(self, reply: IncomingReply) -> bool:
         """Whether *reply* cannot have been delivered before."""

@@ -7,16 +7,21 @@ from adapters.sprout.hub.connection import SproutConnection
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.mint.mint import Mint
 from adapters.sprout.mint.reply_signer import ORIGIN
-from gateway.core.bus import MAX_ID
+from adapters.sprout.store.tables import NAME
+from gateway.core.bus import Bus
+from gateway.core.shared_ids import is_canonical, judge
 
-from .outcome import IncomingReply, NodeOutcome
+from .outcome import IncomingReply, NodeOutcome, content_of
 from .publisher import ReplyPublisher
 
 
 class GatewayReplies:
     """Takes replies with metadata that say nothing of directs or presence."""
 
-    def __init__(self, nodes: NodeDirectory, mint: Mint, gateways: TrustedGateways, publisher: ReplyPublisher) -> None:
+    def __init__(
+        self, bus: Bus, nodes: NodeDirectory, mint: Mint, gateways: TrustedGateways, publisher: ReplyPublisher
+    ) -> None:
+        self._bus = bus
         self._nodes = nodes
         self._mint = mint
         self._gateways = gateways
@@ -31,12 +36,14 @@ class GatewayReplies:
             recovered = {} if reply.canonical else self._mint.recovered_fields(node, channel)
             return NodeOutcome(self._store.log_entity(line, channel=channel, **recovered))
         origin = reply.pairs.get(ORIGIN, b"").decode(errors="replace")
-        usable = bool(origin) and len(origin) <= MAX_ID and origin.isprintable()
-        if usable and (held := self._nodes.receipt(origin)) is not None:
-            self._nodes.cache(line.id, node, held.id)
-            is_own = not reply.canonical and self._mint.has_own_key(reply.author)
-            if is_own and self._store.form_id(held.seq) is None:
-                return NodeOutcome(self._store.log_form(held.seq, line))
-            return NodeOutcome(self._store.log_entity(line, channel=channel, copy=held.id))
-        trusted = bool(origin) and self._gateways.speaks_for(node.author)
-        return self._publisher.publish((reply,), session, origin if trusted else "")[0]
+        if not is_canonical(origin):
+            return self._publisher.publish((reply,), session)[0]
+        trusted = self._gateways.speaks_for(node.author)
+        is_own = not reply.canonical and self._mint.has_own_key(reply.author)
+        told = judge(self._bus, origin, NAME, channel, content_of(reply), any_channel=not (trusted or is_own))
+        if (held := told.known) is None:
+            return self._publisher.publish((reply,), session, told.name if trusted else "")[0]
+        self._nodes.cache(line.id, node, held.id)
+        if is_own and self._store.form_id(held.seq) is None:
+            return NodeOutcome(self._store.log_form(held.seq, line))
+        return NodeOutcome(self._store.log_entity(line, channel=channel, copy=held.id))

@@ -58,6 +58,11 @@ def sender_of(reply: IncomingReply, peers: PeerRegistry) -> Peer:
     return peers.identity(NAME, reply.node.author, reply.author.name.text or None)
 
 
+def content_of(reply: IncomingReply) -> bytes:
+    """The JSON value that *reply* carries."""
+    return decode_content(reply.node.content, reply.pairs.get(JSON) == TRUE, reply.above)
+
+
 def message_of(reply: IncomingReply, sender: Peer) -> Message:
     """The message that *reply* carries, by *sender*."""
     line, node = reply.line, reply.node
@@ -65,7 +70,7 @@ def message_of(reply: IncomingReply, sender: Peer) -> Message:
         reply.channel,
         sender,
         NAME,
-        decode_content(node.content, reply.pairs.get(JSON) == TRUE, reply.above),
+        content_of(reply),
         timestamp=node.created,
         parent=reply.above,
         ids=(line.id,),

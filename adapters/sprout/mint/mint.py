@@ -43,7 +43,7 @@ PEER: Final = "peer "  # and a number: the `what` of other peers' identities
 MAX_IDS: Final = 10_000  # cached ids of minted nodes
 SHORT: Final = 12  # characters of an identity that are shown in full
 
-OnMinted = Callable[[PendingNode, str], None]
+OnMinted = Callable[[PendingNode, str, bool], None]
 
 
 @lru_cache(MAX_IDS)
@@ -68,9 +68,9 @@ def display_name(peer: Peer, title: str) -> str:
 class Mint:
     """Makes the authors and ancestors of the gateway's replies, and finds those that were made.
 
-    *on_minted(made, channel)* is called when an identity or a community is minted: listeners of *channel* must get its
-    line before all later ones, everybody else when it is signed. A conversation is not announced: a client that needs
-    the parent of a reply requests it, and one that draws no tree has no use for it.
+    *on_minted(made, channel, is_community)* is called when an identity or a community is minted: listeners of *channel*
+    must get its line before all later ones, everybody else when it is signed. A conversation is not announced: a client
+    that needs the parent of a reply requests it, and one that draws no tree has no use for it.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class Mint:
             return making
         made = self._making[what] = PendingNode()
         if channel is not None:
-            self._on_minted(made, channel)
+            self._on_minted(made, channel, what == _community(channel))
         self._submit(made, sign, record)
 
         def done() -> None:

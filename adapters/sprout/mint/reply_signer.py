@@ -33,9 +33,10 @@ from adapters.sprout.store.store import Store
 from adapters.sprout.store.tables import NAME, day_name, node_time
 from adapters.sprout.wire.codec import NodeLine
 from gateway.adapter import Services
-from gateway.core.bus import DIRECT_ID_LIFETIME
+from gateway.core.directs import DIRECT_ID_LIFETIME
 from gateway.core.errors import Unavailable
 from gateway.core.message import Form, Message, Peer
+from gateway.core.shared_ids import shared_id
 from gateway.storage.record import decode_base64url
 
 from .mint import Mint, existing
@@ -215,7 +216,7 @@ class ReplySigner:
         parent = self._parent(ref) if ref else conversation
         author = self._mint.identity(message.sender, message.channel)
         text, is_json = encode_content(message.content, ref.get("parent"))
-        pairs = {ORIGIN: message.id.encode(), **({JSON: TRUE} if is_json else {}), **more}
+        pairs = {ORIGIN: shared_id(message).encode(), **({JSON: TRUE} if is_json else {}), **more}
         created, depth = node_time(message.timestamp), ref.get("depth", 2)
 
         def sign() -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from adapters.sprout.hub.connection import SproutConnection
 from adapters.sprout.hub.rights import Rights
 from adapters.sprout.mint.signing import PendingNode
@@ -20,19 +22,23 @@ class Audience:
             if session is not skip and (self._may_be_told(session, channel)):
                 session.announce(line)
 
-    def announce_minted(self, made: PendingNode, channel: str) -> None:
-        """Announce a node that is being signed: in order to listeners of *channel*, to all others once it is signed."""
-        others = []
-        for session in self.sessions:
-            if channel in session.channels:
-                session.announce(made.line)
-            elif self._rights.is_known(session):
-                others.append(session)
+    def announce_minted(self, made: PendingNode, channel: str, is_community: bool) -> None:
+        """Announce a node that is being signed: in order to listeners of *channel*, to all others once it is signed.
+
+        The others are those of that moment: a connection that began meanwhile cannot have found the node. An identity
+        is announced to all, the community of *channel* to those who may know that there is such a channel.
+        """
+        listeners = {session: None for session in self.sessions if channel in session.channels}
+        for session in listeners:
+            session.announce(made.line)
+        may_be_told = partial(self._rights.may_know, channel=channel) if is_community else self._rights.is_known
 
         def tell_others() -> None:
-            if made.line.data is not None:
-                for session in others:
-                    session.announce(made.line.data)
+            if (line := made.line.data) is None:
+                return
+            for session in self.sessions:
+                if session not in listeners and session.exchanges("subscribe", channel) and may_be_told(session):
+                    session.announce(line)
 
         made.line.when_done(tell_others)
 
@@ -42,4 +48,6 @@ class Audience:
             session.community_added(community)
 
     def _may_be_told(self, session: SproutConnection, channel: str) -> bool:
-        return self._rights.may_know(session, channel) if channel else self._rights.is_known(session)
+        if channel:
+            return self._rights.may_know(session, channel)
+        return session.exchanges("subscribe", "") and self._rights.is_known(session)

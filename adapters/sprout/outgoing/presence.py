@@ -70,6 +70,7 @@ class SproutPresence:
         identifier: ConnectionIdentifier,
         post: Callable[[Callable[[], None]], None],
         tell: PresenceMode,
+        elsewhere: Callable[[bytes], None],
     ) -> None:
         self._to_all = tell == "tell"
         self._bus = bus
@@ -78,6 +79,7 @@ class SproutPresence:
         self._signer = signer
         self._identifier = identifier
         self._post = post
+        self._elsewhere = elsewhere
         # Of Arbor's authors, by channel and author; the oldest first.
         self._received: dict[str, BoundedMap[str, PresenceStatus]] = {}
         self._received_count = 0  # in all channels
@@ -97,26 +99,44 @@ class SproutPresence:
             session.announces_presence = True
             for each in session.channels:
                 self.joined(each, session)
-        now = self._bus.clock()
-        there = self._received.get(channel)
-        last = None if there is None else there.get(node.author)
-        if (
-            said not in (ACTIVE, INACTIVE)
-            or len(line.line) > MAX_LINE
-            or not now - LATE_AFTER <= node.created <= now + LATE_AFTER
-            or (last is not None and node.created <= last.time)
-            or self._mint.minted_for(node.author) is not None
-        ):
+        if len(line.line) > MAX_LINE or not self._is_news(node, said, channel):
             return
-        peer, until = self._peer(node.author), min(expires_at(node) or now + VALIDITY, now + MAX_VALIDITY)
-        self._keep(channel, node.author, PresenceStatus(peer, node.created, _done(line.line), until))
-        self._announce(channel, peer.number, line.line, session)
+        peer = self._peer(node.author)
+        until = self._forward(line.line, node, channel, peer, session)
+        self._elsewhere(line.line)
         if session.identity is None and node.created > self._forgotten:  # an older one may be a copy
             self._identifier.identify(session, line, node, peer)
         if said == ACTIVE:
             self._bus.presence.announce_present(channel, peer, until)
         else:
             self._bus.presence.announce_absent(channel, peer)
+
+    def forward(self, line: bytes, node: Reply, said: bytes, channel: str, peer: Peer) -> None:
+        """Forward the presence of *peer* that a *node* announced at another gateway, which tells the others of it."""
+        if self._is_news(node, said, channel):
+            self._forward(line, node, channel, peer)
+
+    def _is_news(self, node: Reply, said: bytes, channel: str) -> bool:
+        """Whether a *node* of an author announces something, and nothing older than what is known."""
+        now = self._bus.clock()
+        there = self._received.get(channel)
+        last = None if there is None else there.get(node.author)
+        return (
+            said in (ACTIVE, INACTIVE)
+            and now - LATE_AFTER <= node.created <= now + LATE_AFTER
+            and (last is None or node.created > last.time)
+            and self._mint.minted_for(node.author) is None
+        )
+
+    def _forward(
+        self, line: bytes, node: Reply, channel: str, peer: Peer, origin: SproutConnection | None = None
+    ) -> int:
+        """Keep and announce a *line*; until when it is valid (ms)."""
+        now = self._bus.clock()
+        until = min(expires_at(node) or now + VALIDITY, now + MAX_VALIDITY)
+        self._keep(channel, node.author, PresenceStatus(peer, node.created, _done(line), until))
+        self._announce(channel, peer.number, line, origin)
+        return until
 
     def _keep(self, channel: str, author: str, status: PresenceStatus) -> None:
         statuses = self._received.pop(channel, None) or BoundedMap(MAX_AUTHORS, self._drop)

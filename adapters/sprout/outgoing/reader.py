@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from adapters.sprout.hub.connection import SproutConnection
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.hub.rights import Rights
 from adapters.sprout.store.tables import COMMUNITY, IDENTITY, REPLY, NodeInfo, NodeOrder
-from gateway.core.bus import Bus
-from gateway.core.session import Session
 from gateway.storage.record import Fact
 
 from .answers import FoundNode
@@ -27,33 +26,32 @@ FoundNodes = Iterator[FoundNode | None]
 class NodeReader:
     """Finds nodes for requests; some lines may not be signed yet."""
 
-    def __init__(self, bus: Bus, nodes: NodeDirectory, rights: Rights) -> None:
-        self._bus = bus
+    def __init__(self, nodes: NodeDirectory, rights: Rights) -> None:
         self._nodes = nodes
         self._rights = rights
         self._store = nodes.store
         self._lineage = nodes.lineage
 
-    def newest(self, session: Session, type: int, quantity: int) -> FoundNodes:
+    def newest(self, session: SproutConnection, type: int, quantity: int) -> FoundNodes:
         """The newest nodes of a type, newest first."""
         self._store.refresh()
         if type == REPLY:
             return self._lines_at(session, self._store.newest(quantity), quantity)
         return self._lines_of(session, self._store.of_type(type, quantity) if type < REPLY else ())
 
-    def by_id(self, session: Session, ids: Iterable[str]) -> FoundNodes:
+    def by_id(self, session: SproutConnection, ids: Iterable[str]) -> FoundNodes:
         """The nodes with these ids that are held."""
         self._store.refresh()
         return self._lines_of(session, map(self._nodes.info, ids))
 
-    def ancestors(self, session: Session, id: str) -> Callable[[int], FoundNodes] | None:
+    def ancestors(self, session: SproutConnection, id: str) -> Callable[[int], FoundNodes] | None:
         """A function that finds so many ancestors of the node *id*, deepest first; None if it may not be read."""
         info = self._readable(session, id)
         if info is None:
             return None
         return lambda levels: self._lines_of(session, self._ancestors(info, levels))
 
-    def _readable(self, session: Session, id: str) -> NodeInfo | None:
+    def _readable(self, session: SproutConnection, id: str) -> NodeInfo | None:
         """What is known of the node *id*; None unless it may be offered to *session*."""
         self._store.refresh()
         info = self._nodes.info(id)
@@ -65,7 +63,7 @@ class NodeReader:
             levels -= 1
             yield info
 
-    def descendants(self, session: Session, id: str, quantity: int) -> FoundNodes:
+    def descendants(self, session: SproutConnection, id: str, quantity: int) -> FoundNodes:
         """The newest nodes among the node *id* and its descendants, newest first."""
         info = self._readable(session, id)
         if info is None:
@@ -90,7 +88,7 @@ class NodeReader:
         name = entry.fields.get("what") if isinstance(entry, Fact) else None
         return [id] if name is None else [id, name]
 
-    def _lines_of(self, session: Session, infos: Iterable[NodeInfo | None]) -> FoundNodes:
+    def _lines_of(self, session: SproutConnection, infos: Iterable[NodeInfo | None]) -> FoundNodes:
         for info in infos:
             if info is None or not self._rights.may_read(session, info):
                 yield None
@@ -103,10 +101,10 @@ class NodeReader:
         return None if line is None else FoundNode(seq, line)
 
     def _lines_at(
-        self, session: Session, places: Iterable[NodeOrder | None], quantity: int, own: int | None = None
+        self, session: SproutConnection, places: Iterable[NodeOrder | None], quantity: int, own: int | None = None
     ) -> FoundNodes:
         """The first *quantity* replies at *places* that *session* may read; it may read the node at *own*."""
-        may = partial(self._bus.allowed, session.principal, "history")
+        may = partial(self._rights.allows, session, "history")
         readable: dict[str, bool] = {"": False}
         passed = 0
         for place in places if quantity else ():

@@ -71,6 +71,11 @@ class AutoSubscriber:
         session.community_added(community)
         self._leaves.add(session.request(codec.LeavesOf(NO_ID, community, MAX_FOLLOWED)))
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether the peer has not answered a subscription yet."""
+        return bool(self._asked)
+
     def is_expected(self, id: int) -> bool:
         """Whether the request *id* for nodes is one of these, and not answered yet."""
         return id in self._leaves

@@ -13,6 +13,7 @@ from adapters.sprout.intake.intake import Intake
 from adapters.sprout.outgoing.audience import Audience
 from adapters.sprout.outgoing.delivery import OrderedDelivery
 from adapters.sprout.outgoing.presence import SproutPresence
+from adapters.sprout.outgoing.presence_elsewhere import PresenceElsewhere
 from adapters.sprout.outgoing.reader import NodeReader
 from gateway.core.answer_scheduler import AnswerScheduler
 
@@ -29,6 +30,7 @@ class SproutParts:
     audience: Audience
     reader: NodeReader
     presence: SproutPresence
+    elsewhere: PresenceElsewhere
     delivery: OrderedDelivery
     horizon: RetentionHorizon
     intake: Intake

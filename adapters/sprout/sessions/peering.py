@@ -4,58 +4,47 @@ A `Peering` sends the requests that a genuine relay sends when it dials (sprout-
 then for each of them a subscription and its newest nodes. Their missing authors and ancestors are requested as on every
 other connection. It also announces what the other side lacks: a relay that is dialled never asks.
 
+Its `exchange` says which channels' communities are exchanged, and which way; every part asks `exchanges`. A genuine
+relay takes only replies of communities that were subscribed to on the connection, and what it has need not be
+announced, so both requests are sent whichever way messages go.
+
 Every community is exchanged once for each connection: those of the other side, those held here, and later ones.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from adapters.sprout.announces.batch import NodeBatch
 from adapters.sprout.announces.waiting import REQUEST_TIMEOUT
 from adapters.sprout.forest.forest import NULL_ID, Node, NodeError, Reply, decode
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.store.tables import COMMUNITY
-from adapters.sprout.wire import base64url, codec
+from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame, NodeLine
 from gateway.adapter import OutboundLink
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Throttled
-from gateway.core.message import Form, PendingForm
+from gateway.core.message import Form
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.exchange import ANY, Exchange
 
 from .parts import SproutParts
+from .peer_knowledge import MAX_KNOWN, PeerKnowledge
+from .peers import SproutPeer, read_address
 from .session import MAX_OUTBOX, SproutSession
 
 WINDOW: Final = 8  # communities that are exchanged at the same time
 MAX_ANCESTRIES: Final = 32  # open requests for ancestors in one community
 SLICE: Final = 64  # nodes of a response that are taken in one turn
 MAX_REREQUESTED: Final = MAX_BODY // MAX_LINE  # nodes cut from an answer that are requested at a time: they fit
-MAX_KNOWN: Final = 50_000  # ids remembered of one connection; beyond it some nodes are announced twice
-PLAIN: Final = "tcp://"  # the prefix of addresses without TLS
-
-
-class Address(NamedTuple):
-    """The address of a relay, and whether it uses TLS."""
-
-    host: str
-    port: int
-    tls: bool
-
-
-def read_address(text: str) -> Address:
-    """Parse `host:port` (TLS) or `tcp://host:port` (plain); raise `ValueError` for anything else."""
-    host, colon, port = text.removeprefix(PLAIN).rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{text!r} is not HOST:PORT (with TLS) or {PLAIN}HOST:PORT (without)")
-    return Address(host, int(port), not text.startswith(PLAIN))
+EVERYTHING: Final = Exchange(channels=(ANY,))
 
 
 @dataclass
@@ -72,6 +61,11 @@ class _AnswerBatch(NodeBatch):
 
     cut: tuple[str, ...] = ()
 
+    def drop(self) -> None:
+        """Take nothing of it."""
+        self.nodes.clear()
+        self.cut = ()
+
 
 OnAnswer = Callable[[_AnswerBatch, Frame], None]  # called with an answer, and again if it could not be finished
 
@@ -82,10 +76,11 @@ class Peering(SproutSession):
     def __init__(self, bus: Any, principal: Principal, parts: SproutParts, refused: Callable[[str], None]) -> None:
         super().__init__(bus, principal, parts, refused)
         self.link = True
+        self.exchange = EVERYTHING
         self._asked: dict[int, OnAnswer] = {}
         self._requested_authors = BoundedMap[str, None](MAX_KNOWN)  # authors that were requested, and answered
-        self._known_to_peer = BoundedMap[str, None](MAX_KNOWN)  # nodes that one side announced to the other
-        self.post: Callable[[Callable[[], None]], None] = _no_loop  # runs a call in a later turn of the loop
+        self._peer_knowledge = PeerKnowledge(parts.nodes)
+        self.post: Callable[[Callable[[], None]], None] = _ignore  # runs a call in a later turn of the loop
         self._sliced = False  # a response is being taken, and continues in a later turn
         self._progress = bus.clock()  # when it last answered, or was asked after a pause
         self._listed = False
@@ -110,12 +105,17 @@ class Peering(SproutSession):
     @property
     def overloaded(self) -> bool:
         """Whether it has to wait for this relay, whatever the log does."""
-        return self._throttled or self._answering is not None or self._size >= MAX_OUTBOX // 2
+        return self._throttled or self._responder.busy or self._size >= MAX_OUTBOX // 2
 
     @property
     def unwritable(self) -> bool:
         """False: its messages wait on the wire as long as the log fails."""
         return False
+
+    def exchanges(self, verb: str, channel: str | None = None) -> bool:
+        """Whether nodes of *channel*, or of any without one, go the way that *verb* lets them go."""
+        goes = self.exchange.sends if verb in ("subscribe", "history") else self.exchange.receives
+        return goes and (channel is None or self.exchange.matches(channel))
 
     def tick(self, now: int) -> None:
         """Close the connection if the relay does not answer; it is dialled again. It need not speak first."""
@@ -129,6 +129,9 @@ class Peering(SproutSession):
 
     def community_added(self, community: str) -> None:
         """Exchange the nodes of a new community, once."""
+        channel = self._nodes.channel(community)
+        if channel is None or not self.exchange.matches(channel):
+            return
         if self._listed and community not in self._followed and len(self._followed) < self.bus.subscriptions:
             self._followed[community] = None
             self._next_communities.append(community)
@@ -143,6 +146,10 @@ class Peering(SproutSession):
     def _expects(self, id: int) -> bool:
         return id in self._asked or super()._expects(id)
 
+    @property
+    def _ignores_statuses(self) -> bool:
+        return not self._asked and super()._ignores_statuses
+
     def report(self) -> dict[str, Any]:
         """The progress of the exchange, for `GET /v1/stats`."""
         behind, missing = len(self._next_communities) + self._in_progress, self._arrivals.missing_count
@@ -152,6 +159,8 @@ class Peering(SproutSession):
     # Answers
 
     def _begin(self, frame: Frame) -> Callable[[], None]:
+        if isinstance(frame, codec.Announce) and not self.exchange.receives:
+            return partial(self._decline, frame)
         if isinstance(frame, codec.Response | codec.Status) and (then := self._asked.pop(frame.id, None)) is not None:
             self._progress = self.bus.clock()
             batch = _AnswerBatch(frame.nodes if isinstance(frame, codec.Response) else (), 0)
@@ -159,9 +168,14 @@ class Peering(SproutSession):
                 batch.cut = frame.cut
                 for _ in frame.unreadable:
                     self._refused("malformed")
-            _remember(self._known_to_peer, (*(line.id for line in batch.nodes), *batch.cut))
+            self._peer_knowledge.add((*(line.id for line in batch.nodes), *batch.cut))
             return partial(then, batch, frame)
         return super()._begin(frame)
+
+    def _decline(self, announce: codec.Announce) -> None:
+        """Answer an announce whose nodes are not wanted, once."""
+        if not announce.more:
+            self.status(announce.id, codec.StatusCode.OK)
 
     def _step(self) -> bool:
         more = super()._step()
@@ -188,6 +202,8 @@ class Peering(SproutSession):
 
     def _on_list(self, batch: _AnswerBatch, frame: Frame) -> None:
         """Take the relay's list of communities; then exchange these and those held here."""
+        if not self.exchange.receives:
+            batch.drop()
         if self._request_authors(batch, partial(self._on_list, batch, frame)):
             return
         self._enter(batch)
@@ -209,14 +225,16 @@ class Peering(SproutSession):
         self._in_progress += 1
         self.wanted[community] = None
         self.join(channel)
-        if (line := self._ready(community)) is not None:
-            for each in self._with_ancestors(line):
+        if self.exchange.sends and (line := self._peer_knowledge.signed_line(community)) is not None:
+            for each in self._peer_knowledge.with_ancestors(line):
                 self.announce(each)
         self.ask(codec.Subscribe(NO_ID, community), _ignore)
         self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._on_leaves, _CatchUp(channel)))
 
     def _on_leaves(self, gap: _CatchUp, batch: _AnswerBatch, frame: Frame) -> None:
         """Take the relay's nodes of a community; then announce those that it lacks."""
+        if not self.exchange.receives:
+            batch.drop()
         again = partial(self._on_leaves, gap, batch, frame)
         if self._request_authors(batch, again) or self._request_ancestors(gap, batch, again):
             return
@@ -237,7 +255,8 @@ class Peering(SproutSession):
 
         def on_authors(answer: _AnswerBatch, _frame: Frame) -> None:
             answer.asked = True
-            _remember(self._requested_authors, missing)  # those that it lacks are not requested again
+            for id in missing:
+                self._requested_authors[id] = None  # those that it lacks are not requested again
             self._enter(answer)
             if not self._request_rest(answer, on_authors):
                 again()
@@ -293,77 +312,38 @@ class Peering(SproutSession):
         """The nodes that the relay lacks, oldest first, made as fast as it reads."""
         while self._gaps:
             gap = self._gaps.popleft()
-            if self.bus.allowed(self.principal, "history", gap.channel):
+            if self._rights.allows(self, "history", gap.channel):
                 for place in reversed(self._nodes.store.in_channel(gap.channel, MAX_NODES)):
                     if self._nodes.lineage.is_complete(place.seq):
-                        yield from self._with_ancestors(self._nodes.line_at(place.seq))
+                        yield from self._peer_knowledge.with_ancestors(self._nodes.line_at(place.seq))
             self._in_progress -= 1
             self._advance()
         self._announcing = False
-
-    def _with_ancestors(self, line: Form | None) -> Iterator[Form]:
-        """The node on *line* after its ancestors and their authors, except those that the other side knows.
-
-        One that is not signed yet comes alone: the other side requests what it needs.
-        """
-        data = line.data if isinstance(line, PendingForm) else line
-        if data is None:
-            yield from () if line is None else (line,)
-            return
-        chain: list[bytes] = []
-        while data is not None and (id := _id_of(data)) not in self._known_to_peer and len(chain) < MAX_NODES:
-            _remember(self._known_to_peer, (id,))
-            chain.append(data)
-            data = self._ready(self._parent_of(data))
-        for each in reversed(chain):
-            yield from self._author_of(each)
-            yield each
-
-    def _parent_of(self, line: bytes) -> str:
-        node = decode(base64url.decode(line.partition(b" ")[2]))
-        return node.parent if isinstance(node, Reply) else NULL_ID
-
-    def _author_of(self, line: bytes) -> Iterator[bytes]:
-        """The line of the author of a node, unless the other side knows it."""
-        author = decode(base64url.decode(line.partition(b" ")[2])).author
-        if author not in self._known_to_peer and (told := self._ready(author)) is not None:
-            _remember(self._known_to_peer, (author,))
-            yield told
-
-    def _ready(self, id: str) -> bytes | None:
-        """The line of the node *id*; None if it is not held, or not signed yet."""
-        info = None if id == NULL_ID else self._nodes.info(id)
-        line = None if info is None else self._nodes.line_at(info.seq)
-        return line.data if isinstance(line, PendingForm) else line
 
 
 Open = Callable[[type[SproutSession], Principal], SproutSession]
 
 
-def link(name: str, open: Open, post: Callable[[Callable[[], None]], None], **tls: Any) -> OutboundLink:
-    """The link to the peer with the address *name*.
+def link(peer: SproutPeer, open: Open, post: Callable[[Callable[[], None]], None], **tls: Any) -> OutboundLink:
+    """The link to *peer*.
 
     *open* makes a session of a kind, *post* runs a call in a later turn of the loop, *tls* are the options of
     `gateway.adapter.OutboundLink` for certificates.
     """
-    host, port, secure = read_address(name)
+    host, port, secure = read_address(peer.url)
 
     def dialled() -> SproutSession:
         session = open(Peering, Principal(PEER, host))
         assert isinstance(session, Peering)
-        session.post = post
+        session.post, session.exchange = post, peer
         return session
 
-    return OutboundLink(name, host, port, dialled, _report, secure, **tls)
+    return OutboundLink(peer.url, host, port, dialled, _report, secure, **tls)
 
 
 def _report(session: Session) -> dict[str, Any]:
     assert isinstance(session, Peering)
     return session.report()
-
-
-def _id_of(line: bytes) -> str:
-    return line.partition(b" ")[0].decode()
 
 
 def _readable(batch: NodeBatch) -> Iterator[tuple[NodeLine, Node]]:
@@ -373,14 +353,5 @@ def _readable(batch: NodeBatch) -> Iterator[tuple[NodeLine, Node]]:
             yield line, decode(line.raw)
 
 
-def _remember(known: BoundedMap[str, None], ids: Iterable[str]) -> None:
-    for id in ids:
-        known[id] = None
-
-
-def _no_loop(_call: Callable[[], None]) -> None:
-    """Do nothing: without a loop, `tick` continues."""
-
-
-def _ignore(_batch: NodeBatch, _frame: Frame) -> None:
-    """Ignore a response."""
+def _ignore(*_given: object) -> None:
+    """Ignore a response; or a call that a loop would run, as `tick` continues without one."""

@@ -8,17 +8,18 @@ docs/protocols.md lists where the reference differs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import compress, groupby
-from operator import attrgetter, itemgetter
+from itertools import compress, count
 from typing import Any, Final, Self
 
 from adapters.sprout.announces.arrivals import MAX_RUN, Arrivals
 from adapters.sprout.announces.batch import NodeBatch
 from adapters.sprout.hub.connection import SproutConnection
 from adapters.sprout.mint.reply_signer import ReplySigner
-from adapters.sprout.outgoing.answers import AnswerLine, FindNodes, PendingAnswer, StreamedAnswer
+from adapters.sprout.outgoing.announcing import in_announces
+from adapters.sprout.outgoing.answers import StreamedAnswer
+from adapters.sprout.outgoing.responder import Responder
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_NODES, Frame, SproutError, StatusCode
@@ -33,11 +34,8 @@ from .parts import SproutParts
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 MESSAGE_SECONDS: Final = 60  # for a message, or a part of a long announce, to arrive
-MAX_NODES_ANNOUNCED: Final = 256  # nodes in one announce of the gateway
 
 _PER_WANTED: Final = 200  # bytes that a subscription takes
-_FIRST: Final = itemgetter(0)
-_NODE: Final = ord("S")  # the first byte of a node's line, and of no verb
 
 
 class SproutSession(SproutConnection):
@@ -55,10 +53,10 @@ class SproutSession(SproutConnection):
         self._arrivals = Arrivals(self, parts.nodes.store, parts.intake, refused, parts.quota)
         self._auto_subscriber = AutoSubscriber(self, parts.nodes, parts.rights)
         self._parser = Parser(self._expects)
-        self._next_id = 0
+        self._take_id = count().__next__  # of requests and announces
         self._work: Callable[[], None] | None = None
         self._throttled = False  # until the next tick
-        self._answering: PendingAnswer | None = None  # the response that is being collected or signed
+        self._responder = Responder(self, parts.nodes, parts.answer_scheduler, self._answer_lost)
         self._silent_seconds = 0  # since the beginning of an incomplete message
         self.handshake: float | None = None  # seconds for the first message; None once it arrived
 
@@ -67,7 +65,7 @@ class SproutSession(SproutConnection):
     @property
     def overloaded(self) -> bool:
         """Whether the next request has to wait; also for the next second, or for a response in progress."""
-        return self._throttled or self._answering is not None or super().overloaded
+        return self._throttled or self._responder.busy or super().overloaded
 
     @property
     def unwritable(self) -> bool:
@@ -76,6 +74,9 @@ class SproutSession(SproutConnection):
 
     def handle(self, data: bytes) -> None:
         """Handle the requests in *data*, as long as there is room for answers."""
+        if codec.are_statuses(data) and self._ignores_statuses:
+            self._message_read()
+            return
         self._parser.feed(data)
         try:
             while self.closing is None:
@@ -116,7 +117,7 @@ class SproutSession(SproutConnection):
 
     def data_to_send(self) -> list[bytes]:
         """What can be written now; successive nodes share one announce."""
-        return self._announced(super().data_to_send())
+        return in_announces(super().data_to_send(), self._take_id)
 
     def tick(self, now: int) -> None:
         """Check timeouts, and resume reading if the peer was throttled, once a second."""
@@ -146,21 +147,25 @@ class SproutSession(SproutConnection):
     def _drop_all(self) -> None:
         self._arrivals.clear()
         self._parser = Parser(self._expects)
-        if self._answering is not None:
-            self._answering.over = True
+        self._responder.stop()
 
     @property
     def held_size(self) -> int:
         """The approximate memory kept for the peer, in bytes."""
-        gathered = 0 if self._answering is None else self._answering.size
         responses = [form for form in self._queue if isinstance(form, StreamedAnswer)] if self._pending_count else []
         unmade = sum(response.left for response in responses)
-        kept = gathered + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
+        kept = self._responder.size + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
         return super().held_size - unmade + kept
 
     def _expects(self, id: int) -> bool:
         """Whether the request *id* is one of the gateway's that waits for nodes."""
         return self._arrivals.is_expected(id) or self._auto_subscriber.is_expected(id)
+
+    @property
+    def _ignores_statuses(self) -> bool:
+        """Whether a status that arrives now has no effect: it answers an announce, and nothing else is being done."""
+        idle = self._work is None and self._parser.is_idle and self._arrivals.is_idle
+        return idle and not self._auto_subscriber.is_asking
 
     # Called by other parts of this adapter
 
@@ -183,7 +188,8 @@ class SproutSession(SproutConnection):
 
     def join(self, channel: str) -> None:
         """Subscribe to *channel*, if that is allowed."""
-        if channel not in self.channels and self.bus.allowed(self.principal, "subscribe", channel):
+        if channel not in self.channels and self._rights.allows(self, "subscribe", channel):
+            self._parts.delivery.settle(channel)
             self.bus.subscribe(self, channel)
             self._presence.joined(channel, self)
 
@@ -211,9 +217,12 @@ class SproutSession(SproutConnection):
             self._arrivals.drop_partial()
             self._refused("malformed")
             self.status(error.message_id, error.status)
-        except ProtocolError:  # the connection ends after a status
+        except ProtocolError as error:  # the connection ends after a last answer
             self._refused("malformed")
-            self.status(self._parser.message_id, StatusCode.MALFORMED)
+            if isinstance(error, codec.HttpRequest):
+                self.send(codec.HTTP_ANSWER)
+            else:
+                self.status(self._parser.message_id, StatusCode.MALFORMED)
             raise
         self._work = None
         return True
@@ -243,8 +252,7 @@ class SproutSession(SproutConnection):
         if isinstance(frame, codec.Response) and self._auto_subscriber.is_expected(frame.id):
             return partial(self._enter, self._auto_subscriber.batch_of(frame))
         if isinstance(frame, codec.Response):
-            answer = self._arrivals.answer(frame)
-            return _nothing if answer is None else partial(self._answered, answer, frame)
+            return partial(self._answered, self._arrivals.answer(frame), frame)
         return partial(self._do, frame)
 
     def _burst(self, first: NodeBatch) -> Callable[[], None]:
@@ -257,9 +265,10 @@ class SproutSession(SproutConnection):
     def _enter(self, batch: NodeBatch) -> None:
         self._arrivals.take(batch)
 
-    def _answered(self, batch: NodeBatch, frame: codec.Response) -> None:
-        self._enter(batch)
-        self._arrivals.answered(batch, frame)
+    def _answered(self, batch: NodeBatch | None, frame: codec.Response) -> None:
+        if batch is not None:  # else the response was not requested
+            self._enter(batch)
+            self._arrivals.answered(batch, frame)
 
     def _do(self, frame: Frame) -> None:
         try:
@@ -278,14 +287,14 @@ class SproutSession(SproutConnection):
     def _list(self, frame: codec.List) -> None:
         """Respond with the newest nodes of a type, newest first."""
         self._rights.pace(self, "")
-        quantity = min(frame.quantity, MAX_NODES)
         self._auto_subscriber.peer_lists(frame)
-        self._answer(frame.id, lambda: self._reader.newest(self, frame.node_type, quantity))
+        quantity = min(frame.quantity, MAX_NODES)
+        self._responder.respond(frame.id, lambda: self._reader.newest(self, frame.node_type, quantity))
 
     def _query(self, frame: codec.Query) -> None:
         """Respond with the nodes that are held, in the order of the request."""
         self._rights.pace(self, "")
-        self._answer(frame.id, lambda: self._reader.by_id(self, frame.node_ids))
+        self._responder.respond(frame.id, lambda: self._reader.by_id(self, frame.node_ids))
 
     def _ancestry(self, frame: codec.Ancestry) -> None:
         """Respond with the ancestors of a node, shallowest first."""
@@ -293,13 +302,13 @@ class SproutSession(SproutConnection):
         levels, above = min(frame.levels, MAX_NODES), self._reader.ancestors(self, frame.node_id)
         if above is None:
             raise SproutError("no such node", StatusCode.UNKNOWN_NODE)
-        self._answer(frame.id, lambda: above(levels), nearest_last=True)
+        self._responder.respond(frame.id, lambda: above(levels), nearest_last=True)
 
     def _leaves_of(self, frame: codec.LeavesOf) -> None:
         """Respond with the newest nodes among a node and its descendants, oldest first."""
         self._rights.pace(self, "")
-        quantity = min(frame.quantity, MAX_NODES)
-        self._answer(frame.id, lambda: self._reader.descendants(self, frame.node_id, quantity), nearest_last=True)
+        id, quantity = frame.node_id, min(frame.quantity, MAX_NODES)
+        self._responder.respond(frame.id, lambda: self._reader.descendants(self, id, quantity), nearest_last=True)
 
     def _subscribe(self, frame: codec.Subscribe) -> None:
         """Subscribe to a community, known or not: an unknown one is joined when it arrives."""
@@ -320,6 +329,7 @@ class SproutSession(SproutConnection):
         self.wanted.pop(frame.node_id, None)
         channel = self._nodes.channel(frame.node_id)
         if channel in self.channels:
+            self._parts.delivery.settle(channel)
             self.stop_listening(channel)
         self.status(frame.id, StatusCode.OK)
 
@@ -328,28 +338,6 @@ class SproutSession(SproutConnection):
         self._arrivals.refused(frame.id)
         self._auto_subscriber.handle_status(frame)
 
-    # Answers
-
-    def _answer(self, id: int, find: FindNodes, *, nearest_last: bool = False) -> None:
-        """Respond with the nodes that *find* finds, once they are collected and signed."""
-        response = StreamedAnswer(self._nodes.reread_line, self._schedule, self._answer_lost)
-
-        def done(lines: list[AnswerLine] | None) -> None:
-            self._answering = None
-            if lines is None:
-                response.fill(codec.encode_status(id, StatusCode.MALFORMED))  # it must not look complete
-                return
-            lines = codec.fitting(lines, attrgetter("size"))
-            response.answer(id, lines[::-1] if nearest_last else lines)
-
-        self._answering = PendingAnswer(find, self._schedule, done)
-        self._answering.advance()
-        self.put(response)
-
-    def _schedule(self, call: Callable[[], None]) -> None:
-        """Run *call*, a slice of a response, in this peer's turn."""
-        self._parts.answer_scheduler.schedule(call, self.network)
-
     def _answer_lost(self) -> None:
         """Close the connection: the rest of a response cannot be read, and it must not look complete."""
         self._discard()
@@ -357,27 +345,8 @@ class SproutSession(SproutConnection):
 
     def _request_id(self) -> int:
         """The id of the next request; announces that precede it get their ids first."""
-        self._rewrite(self._announced)
+        self._rewrite(lambda data: in_announces(data, self._take_id))
         return self._take_id()
-
-    def _take_id(self) -> int:
-        id, self._next_id = self._next_id, self._next_id + 1
-        return id
-
-    def _announced(self, data: list[bytes]) -> list[bytes]:
-        """*data* with its node lines put into announces; all other elements are complete messages."""
-        messages: list[bytes] = []
-        for first, run in groupby(data, _FIRST):
-            parts = list(run)
-            messages += self._announces(parts) if first == _NODE else parts
-        return messages
-
-    def _announces(self, lines: list[bytes]) -> Iterator[bytes]:
-        at = 0
-        while at < len(lines):
-            part = codec.fitting(lines[at : at + MAX_NODES_ANNOUNCED], len)
-            at += len(part)
-            yield codec.encode_announce(self._take_id(), *part)
 
 
 # fmt: off
@@ -392,7 +361,3 @@ VERBS: Final[dict[type, Callable[[SproutSession, Any], None]]] = {
     codec.Status:      SproutSession._acknowledged,
 }
 # fmt: on
-
-
-def _nothing() -> None:
-    """Ignore a response that was not requested."""

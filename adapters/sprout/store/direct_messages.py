@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from adapters.sprout.forest.forest import NO_PAIRS, Node, Reply
 from gateway.core.bounded import BoundedMap
-from gateway.core.bus import DIRECT_ID_LIFETIME
+from gateway.core.directs import DIRECT_ID_LIFETIME
 from gateway.core.message import LATE_AFTER
 
 MAX_DIRECTS: Final = 10_000  # of each kind

@@ -1,12 +1,11 @@
 """Finds nodes in the log: by id, by type, below a node, in a community.
 
 The index of records answers which messages are newest; `tables` has the rest. Nodes that are logged and not in the
-tables yet are kept here, as the rows that the index will write.
+tables yet are found in `unindexed`, as the rows that the index will write.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
@@ -38,6 +37,7 @@ from .tables import (
     parse_day_name,
     rows,
 )
+from .unindexed import UnindexedRows
 
 MAX_WALK: Final = 1 << 13  # descendants of a reply deep in a thread that are looked up
 MAX_INFOS: Final = 1 << 13  # cached, about 0.5 KiB each
@@ -68,12 +68,7 @@ class Store:
     def __init__(self, index: Index, fact: Callable[[str, dict[str, Any]], Fact]) -> None:
         self._index = index
         self._fact = fact
-        self._noted: deque[tuple[int, Sequence[Row | KnownId]]] = deque()
-        self._fresh: dict[str, dict[Any, tuple[Any, ...]]] = {
-            table: {} for table in ("sprout_nodes", "sprout_expiring", "sprout_forms", "sprout_minted")
-        }
-        self._fresh_ids: dict[str, int] = {}
-        self._deep: dict[int, tuple[Any, ...] | None] = {}  # rows of `sprout_replies`, by sequence; None for no row
+        self._unindexed = UnindexedRows()
         self._infos = BoundedMap[int | str, NodeInfo](2 * MAX_INFOS)  # by sequence and by key
         self._until_prune = _PRUNE
         self._recent = RecentNodes(self._newest_time())
@@ -143,22 +138,14 @@ class Store:
 
     def note(self, seq: int, noted: Sequence[Row | KnownId]) -> None:
         """Remember the rows that the index will write for the record at *seq*."""
-        if noted:
-            self._noted.append((seq, noted))
-        for row in noted:
-            if isinstance(row, KnownId):
-                self._fresh_ids[row.id] = row.seq
-            else:
-                self._fresh[row.table][row.values[0]] = row.values
+        self._unindexed.add(seq, noted)
         self._until_prune -= 1
         if not self._until_prune:
             self.prune()
 
     def forget(self, id: str, seq: int, what: str) -> None:
         """Forget the entity *id* at *seq*, minted for *what*, which leaves the log and has left the tables."""
-        for table, key in (("sprout_nodes", seq), ("sprout_minted", what)):
-            self._fresh[table].pop(key, None)
-        self._fresh_ids.pop(id, None)
+        self._unindexed.forget(id, seq, what)
         self._recent.drop(id)
         for known in (seq, id):
             self._infos.pop(known)
@@ -171,14 +158,7 @@ class Store:
         except Unavailable:
             return
         self._recent.prune(applied)
-        self._deep = {seq: row for seq, row in self._deep.items() if seq > applied}
-        while self._noted and self._noted[0][0] <= applied:
-            for row in self._noted.popleft()[1]:
-                if isinstance(row, KnownId):
-                    if self._fresh_ids.get(row.id) == row.seq:
-                        del self._fresh_ids[row.id]
-                elif self._fresh[row.table].get(row.values[0]) == row.values:
-                    del self._fresh[row.table][row.values[0]]
+        self._unindexed.prune(applied)
 
     # One node
 
@@ -186,8 +166,8 @@ class Store:
         """The sequence of the node *id* in the log; None if it is not held."""
         if (recent := self._seq_of_recent(id)) is not None:
             return recent
-        fresh = self._fresh_ids.get(id)
-        return self._index.indexed_seq(id) if fresh is None else fresh
+        unindexed = self._unindexed.seq(id)
+        return self._index.indexed_seq(id) if unindexed is None else unindexed
 
     def _seq_of_recent(self, id: str) -> int | None:
         recent = self._recent.seq(id)
@@ -198,8 +178,7 @@ class Store:
         return seq >= self.first_kept or self._entity_at(seq) is not None
 
     def _entity_at(self, seq: int) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = self._fresh["sprout_nodes"].get(seq) or self._index.one(BY_SEQ, (seq,))
-        return row
+        return self._unindexed.row("sprout_nodes", seq) or self._index.one(BY_SEQ, (seq,))
 
     def lookup(self, id: str, created: int) -> int | None:
         """The same as `seq` for a node created at *created* (ms), mostly without a lookup in the tables."""
@@ -260,7 +239,7 @@ class Store:
 
     def of_type(self, type: int, quantity: int) -> list[NodeInfo]:
         """The newest nodes of a type that are not messages, newest first."""
-        found = {NodeInfo(*row): None for row in self._fresh["sprout_nodes"].values() if row[1] == type}
+        found = {NodeInfo(*row): None for row in self._unindexed.nodes() if row[1] == type}
         last, left = (_END, _END), quantity
         while left > 0 and (page := self._index.rows(NEWEST["type"], (type, *last, min(left, PAGE)))):
             infos = [NodeInfo(*row) for row in page]
@@ -286,10 +265,10 @@ class Store:
 
     def thread(self, channel: str, names: Iterable[str], hint: int) -> Iterator[NodeOrder]:
         """The replies of the conversation with these *names*, newest first; the caller needs about *hint* of them."""
-        fresh = self._fresh_replies(channel)
+        unindexed = self._unindexed_replies(channel)
         parts: list[Iterable[NodeOrder]] = []
         for name in names:
-            parts.append(sorted((_where_of(row) for row in fresh if row[5] == name), reverse=True))
+            parts.append(sorted((_where_of(row) for row in unindexed if row[5] == name), reverse=True))
             parts.append(self._pages("root", (name,), hint))
             if name.startswith(DAY_PREFIX):
                 parts.append(self._of_day(name))
@@ -312,25 +291,20 @@ class Store:
                 keys.add(child)
                 left.append((child, 0))
             yield None
-        for row in self._fresh_replies(channel)[:MAX_WALK]:  # parents before children
+        for row in self._unindexed_replies(channel)[:MAX_WALK]:  # parents before children
             if row[2] in keys:
                 keys.add(row[1])
                 found[row[0]] = _where_of(row)
         yield from sorted(found.values(), reverse=True)
 
-    def _fresh_replies(self, channel: str) -> list[tuple[Any, ...]]:
+    def _unindexed_replies(self, channel: str) -> list[tuple[Any, ...]]:
         """The rows of replies of *channel* that may not be in the tables yet, in the order of the log."""
-        waiting = self._index.unapplied(channel)
-        for message in waiting:
-            if message.seq not in self._deep:
-                found = [row.values for row in rows((message,)) if row.table == "sprout_replies"]
-                self._deep[message.seq] = found[0] if found else None
-        return [row for message in waiting if (row := self._deep[message.seq]) is not None]
+        return self._unindexed.replies(self._index.unapplied(channel))
 
     def _entities(self, channel: str, hint: int) -> Iterator[NodeOrder]:
-        fresh = [NodeInfo(*row).order for row in self._fresh["sprout_nodes"].values() if row[4] == channel]
+        unindexed = [NodeInfo(*row).order for row in self._unindexed.nodes() if row[4] == channel]
         pages = self._pages("channel", (channel,), hint)
-        return _merged(sorted(fresh, reverse=True), pages) if fresh else pages
+        return _merged(sorted(unindexed, reverse=True), pages) if unindexed else pages
 
     def _of_day(self, name: str) -> Iterator[NodeOrder]:
         """The messages of other protocols that stand directly below the conversation of a day."""
@@ -371,9 +345,9 @@ class Store:
         return max([*entities, *(where.created for where in islice(self.newest(1), 1))], default=0)
 
     def _value(self, table: str, key: Any, sql: str) -> Any:
-        fresh = self._fresh[table].get(key)
-        if fresh is not None:
-            return fresh[1]
+        unindexed = self._unindexed.row(table, key)
+        if unindexed is not None:
+            return unindexed[1]
         row = self._index.one(sql, (key,))
         return None if row is None else row[0]
 

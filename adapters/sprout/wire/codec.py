@@ -13,7 +13,7 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
-from gateway.core.errors import RequestError
+from gateway.core.errors import ProtocolError, RequestError
 
 from . import base64url
 
@@ -35,6 +35,12 @@ MAX_PART_BYTES: Final = 1 << 20
 MAX_QUANTITY: Final = (1 << 32) - 1
 # The id in the answer to a line without one; genuine clients count from 0.
 NO_ID: Final = -1
+# For who takes this port for that of HTTP.
+_ADVICE: Final = b"This port speaks Sprout, Arbor's protocol. HTTP and WebSocket have another one, by default 8080.\n"
+HTTP_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_ADVICE), _ADVICE)
+)
 
 
 class StatusCode(IntEnum):
@@ -45,6 +51,10 @@ class StatusCode(IntEnum):
     PROTOCOL_TOO_OLD = 2
     PROTOCOL_TOO_NEW = 3
     UNKNOWN_NODE = 4
+
+
+class HttpRequest(ProtocolError):
+    """A client of HTTP has connected; `HTTP_ANSWER` tells its user, and the connection ends."""
 
 
 class SproutError(RequestError):
@@ -174,6 +184,11 @@ def encode_status(message_id: int, code: int) -> bytes:
     return b"status %d %d\n" % (message_id, code)
 
 
+def are_statuses(data: bytes) -> bool:
+    """Whether *data* is whole statuses as peers write them, and nothing else."""
+    return data.startswith(b"status ") and _STATUSES.fullmatch(data) is not None
+
+
 def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
     """Encode a response of encoded node lines."""
     return _with_body(b"response", message_id, lines)
@@ -187,6 +202,14 @@ def response_head(message_id: int, lines: int) -> bytes:
 def node_line(id: str, raw: bytes) -> NodeLine:
     """The line of the node *raw*, whose id is *id*."""
     return NodeLine(id, raw, b"%b %b" % (id.encode(), base64url.encode(raw)))
+
+
+def read_node_line(line: bytes) -> NodeLine:
+    """The node in *line*, which ends without a newline; raises `SproutError` if there is none."""
+    words = line.split()
+    if len(words) != 2:
+        raise SproutError("not the id and the bytes of a node")
+    return _read_node_line(line, words)
 
 
 class FieldCodec(NamedTuple):
@@ -294,6 +317,7 @@ _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
 _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
 # Any qualified hash, also those of lengths that no node here has.
 _NODE_ID: Final = re.compile(rb"[A-Za-z0-9]{1,16}_B[0-9]{1,5}__[A-Za-z0-9_-]{0,86}")
+_STATUSES: Final = re.compile(rb"(?:status [0-9]{1,18} [0-9]{1,18}\n)+")
 _SINGLE_ANNOUNCE: Final = re.compile(rb"announce ([0-9]{1,18}) 1")
 
 # fmt: off

@@ -33,6 +33,7 @@ from .codec import (
     Announce,
     BodyCodec,
     Frame,
+    HttpRequest,
     Response,
     SproutError,
     Verb,
@@ -64,6 +65,11 @@ class Parser:
     def in_message(self) -> bool:
         """Whether a message has begun and is incomplete."""
         return self._open is not None or bool(self._rest)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was fed has been read, and the next line is not skipped, whatever it is."""
+        return not (self._lines or self._skipping or self.in_message)
 
     @property
     def size(self) -> int:
@@ -119,7 +125,7 @@ class Parser:
             raise _too_long()
         words = line.split()
         if len(words) == 3 and words[2][:1] == b"H" and _HTTP.fullmatch(words[2]):
-            raise ProtocolError("a request of HTTP")
+            raise HttpRequest("a request of HTTP")
         self._lines.popleft()
         if words and (verb := VERBS.get(words[0])) is not None:
             return self._begin(verb, words)

@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
 
 from gateway.access.auth import SecretFileError, read_secret
+from gateway.storage.record_schema import MAX_NUMBER
 
 MAX_LOGOUTS = 8_192  # tokens, some 1 MiB of memory and of file
 LOGOUTS_FILE = "streamr-logouts.json"
@@ -32,11 +36,23 @@ def read_logouts(path: Path) -> list[LogoutRow]:
         ) from None
 
 
+class ToldLogout(msgspec.Struct):
+    """The *logout* of the token with that id, as gateways of a cluster tell it."""
+
+    logout: Annotated[bytes, Meta(max_length=64)]
+    network: Annotated[str, Meta(max_length=64)]
+    expires: Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+
+
+_TOLD: Final = msgspec.json.Decoder(ToldLogout)
+
+
 class Logouts:
-    """The ids of logged-out tokens. *on_change* is called when the file has to be written."""
+    """The ids of logged-out tokens. *on_change* is called when the file has to be written, *tell* with each logout."""
 
     def __init__(self, known: list[LogoutRow], on_change: Callable[[], None] = lambda: None) -> None:
         self.on_change = on_change
+        self.tell: Callable[[bytes], None] = lambda _data: None
         self._ended: dict[bytes, tuple[str, int]] = {}
         self._by_network: dict[str, dict[bytes, None]] = {}  # by network address, oldest first
         for id, network, expires in known:
@@ -49,9 +65,18 @@ class Logouts:
         return len(self._ended)
 
     def add(self, id: bytes, network: str, expires: int, now: int) -> None:
-        """Record the logout of the token *id*; *now* is in ms."""
-        if id in self._ended:
-            return
+        """Record the logout of the token *id*, and tell the other gateways of a cluster; *now* is in ms."""
+        if id not in self._ended:
+            self._add(id, network, expires, now)
+            self.tell(msgspec.json.encode(ToldLogout(id, network, expires)))
+
+    def hear(self, data: bytes, now: int) -> None:
+        """Record what another gateway told; raises `ValueError` if it is no logout."""
+        told = _TOLD.decode(data)
+        if told.logout not in self._ended and told.expires >= now:
+            self._add(told.logout, told.network, told.expires, now)
+
+    def _add(self, id: bytes, network: str, expires: int, now: int) -> None:
         if len(self._ended) >= MAX_LOGOUTS:
             self._sweep(now)
         if len(self._ended) >= MAX_LOGOUTS:

@@ -91,8 +91,8 @@ RowKey = tuple[int, int, int | Message | None]  # its place, seq; the message, i
 class StoredMessages:
     """Reads the messages of a channel in the order of the protocol.
 
-    *place* tells where a message stands there, None for what has no form in it; *next_seq* is the sequence of the next
-    entry of the log. The iterators raise `Unavailable` when the index cannot be read.
+    *place* gives the position of a message, None for one that has no form in the protocol; *next_seq* is the sequence
+    of the next entry of the log. The iterators raise `Unavailable` when the index cannot be read.
     """
 
     def __init__(

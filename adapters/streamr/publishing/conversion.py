@@ -51,6 +51,13 @@ def author_of(message: StreamMessage) -> Author:
     return publisher if is_signed(message) else (publisher, message.id.msg_chain_id)
 
 
+def logged_author(message: Message) -> Author:
+    """What `author_of` said of the stream message that was logged as *message*; only a signed one has several ids."""
+    assert message.native is not None  # a stream message has its id there
+    publisher, chain = message.native[NAME][4:6]
+    return publisher if len(message.ids) > 1 else (publisher, chain)
+
+
 def _signed_prefix(text: str) -> str:
     """The beginning of a signed *text*, usually up to its timestamp: ids that arrive together sort together."""
     at = text.find("0x", TIME_DIGITS, MAX_PREFIX)  # a pattern takes twice as long

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from adapters.streamr.wire import message as kinds
 from gateway.core.errors import NotSubscribed
 
 if TYPE_CHECKING:
@@ -29,10 +30,14 @@ class KeyListener(Protocol):
 class KeyExchange:
     """The sessions that listen to the key-exchange stream of each address.
 
-    *frame* makes the frame of a message for a form key, or None if that version cannot carry it.
+    *frame* makes the frame of a message for a form key, or None if that version cannot carry it. *elsewhere* sends a
+    message to the other gateways of the cluster.
     """
 
-    def __init__(self, frame: Callable[[StreamMessage, str], bytes | None]) -> None:
+    def __init__(
+        self, frame: Callable[[StreamMessage, str], bytes | None], elsewhere: Callable[[StreamMessage], None]
+    ) -> None:
+        self.elsewhere = elsewhere
         self._frame = frame
         self._gateway: Callable[[StreamMessage, str], None] = lambda _message, _address: None
         self._listeners: dict[str, dict[KeyListener, None]] = {}
@@ -73,6 +78,13 @@ class KeyExchange:
         """Deliver *message* to all who listen to *address*, its sender among them, as the broker does."""
         self.deliver(message, self._listeners.get(address, ()))
         self._gateway(message, address)
+        self.elsewhere(message)
+
+    def receive(self, message: StreamMessage, address: str) -> None:
+        """Deliver *message*, which was sent at another gateway; that one answers requests for the gateways' keys."""
+        self.deliver(message, self._listeners.get(address, ()))
+        if message.message_type != kinds.GROUP_KEY_REQUEST:
+            self._gateway(message, address)
 
     def deliver(self, message: StreamMessage, sessions: Iterable[KeyListener]) -> None:
         """Deliver *message* to *sessions*, each in its versions."""

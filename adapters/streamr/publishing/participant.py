@@ -34,7 +34,7 @@ CHAIN = "trellis"  # msgChainId of the gateway's own messages on key-exchange st
 
 
 class Participant:
-    """Made when the adapter starts; *known* are the group keys that were saved before.
+    """The participant, made when the adapter starts; *known* are the group keys that were saved before.
 
     `address` is the one that it subscribes as.
     """
@@ -100,7 +100,7 @@ class Participant:
             self._count(IGNORED)
 
     def tick(self, now: int) -> None:
-        """Called once a second: repeat requests for keys, or give them up. *now* is in ms."""
+        """Repeat requests for keys, or give them up, once a second. *now* is in ms since 1970."""
         self._decryptor.tick(now)
 
     def release(self) -> None:

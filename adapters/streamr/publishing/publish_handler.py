@@ -7,8 +7,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace
+
 from adapters.streamr.model.positions import PublisherPositions
 from adapters.streamr.model.stored import MessageRange
+from adapters.streamr.wire.claims import without_claim
 from adapters.streamr.wire.ids import NAME, channel_of
 from adapters.streamr.wire.message import parse_message
 from adapters.streamr.wire.validation_errors import invalid_message
@@ -18,6 +21,7 @@ from gateway.core.errors import Forbidden, RequestError
 from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.core.shared_ids import judge
 
 from .conversion import Ids, author_of, ids_of, to_bus_message
 from .validation import check, check_signature, is_late, is_signed, other_places
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 
 OTHER_CONTENT = "The id of this message belongs to one with other content"
 NOT_PUBLISHED = "The publisher is an address of the gateway, which did not publish this message here"
+LINK = f"{NAME}:peer"  # the principal of links to other brokers, which carry what many wrote
 NO_PRINCIPAL = Principal("")  # for the rate of an author alone: the connection's own is checked elsewhere
 MAX_EXTERNAL = 65_536  # addresses that are known not to be the gateway's
 
@@ -98,9 +103,16 @@ class PublishHandler:
         A message that must be decrypted first, or comes alone by a session, may be published, or refused by *refuse*,
         later. *origin* is the requester's session, if it has one. Raises `RequestError`.
         """
-        message = request.message
+        message, claim = without_claim(request.message)
+        if claim is not None:
+            request = replace(request, message=message)
         signed, ids = is_signed(message), ids_of(message)
         self.check(requester, request, "publish", channel)
+        if claim is not None:
+            told = judge(self._context.bus, claim, NAME, channel, message.json_content())
+            if told.copy:
+                return None
+            ids = ids[0], (*ids[1], told.name)
         if signed and self.is_gateway_publisher(message):
             self._check_copy(message, channel)
             return None
@@ -127,8 +139,11 @@ class PublishHandler:
         return message.id.timestamp < self.kept_since
 
     def check(self, requester: Requester, request: PublishRequest, verb: str, channel: str) -> None:
-        """Raise unless *request* may *verb* on *channel*, and its message is valid but for the signature."""
-        if is_signed(request.message):
+        """Raise unless *request* may *verb* on *channel*, and its message is valid but for the signature.
+
+        By a link come messages of authors who have no rights here, so it is the link's right that counts.
+        """
+        if is_signed(request.message) and requester.principal.name != LINK:
             self._check_publisher(requester, request, verb, channel)
         elif not self._context.bus.allowed(requester.authenticate(request).principal, verb, channel):
             raise Forbidden(verb, channel)
@@ -148,7 +163,7 @@ class PublishHandler:
             author = peers.identity(NAME, publisher)
             requester.pace_author(author)
             return author
-        if not publisher:
+        if not publisher or requester.principal.name == LINK:  # nobody proves whom an unsigned message is by
             return requester.who
         for user in (requester.authenticate(request), requester.user):
             if user is not None and user.may_publish_as(publisher) and (peer := user.peer(peers)) is not None:

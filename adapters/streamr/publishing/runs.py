@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from adapters.streamr.crypto.batch import mark_verified
 from adapters.streamr.wire import message as kinds
+from adapters.streamr.wire.claims import without_claim
 from adapters.streamr.wire.codec import decode_publish_fast
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
 from gateway.core import jsontext
@@ -195,7 +196,7 @@ def _may_begin(context: Context, handler: PublishHandler, requester: RunRequeste
     stream = message.id.stream_id
     if inbox_of(stream) is not None or key_exchange_address(stream) is not None or streams.decrypts(stream):
         return False
-    if message.message_type != kinds.MESSAGE:
+    if message.message_type != kinds.MESSAGE or without_claim(message)[1] is not None:
         return False
     if message.encryption_type == kinds.NONE and streams.rules(stream).require_encrypted_data:
         return False

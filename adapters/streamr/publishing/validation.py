@@ -12,7 +12,7 @@ from adapters.streamr.wire.errors import FUTURE_TIMESTAMP, StreamrError
 from adapters.streamr.wire.message import StreamMessage
 from adapters.streamr.wire.validation_errors import InvalidMessage, invalid_message, invalid_signature
 from gateway.core import jsontext
-from gateway.core.bus import DIRECT_ID_LIFETIME
+from gateway.core.directs import DIRECT_ID_LIFETIME
 from gateway.core.message import LATE_AFTER
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future

@@ -38,7 +38,7 @@ CORS = {
 
 HEAD, GET = "HEAD", "GET"
 Explain = Callable[[Exception], tuple[int, str]]  # the status and the text of an error
-ErrorBody = Callable[[Exception, int, str], Any]  # the JSON value that tells of it
+ErrorBody = Callable[[Exception, int, str], Any]  # the JSON value that describes it
 
 
 class Running(NamedTuple):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from adapters.streamr.forms import WITH_ID
 from adapters.streamr.model.stored import MessageRange
 from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.codec import encode, encode_unicast
@@ -38,6 +39,7 @@ class Recipient(Protocol):
 
     control: int
     message_version: int
+    form_key: str
     closing: Close | None
     resends: dict[ActiveResend, None]
 
@@ -131,7 +133,7 @@ class ActiveResend:
 
     def _frames(self, message: Message) -> list[bytes]:
         version = self._session.message_version
-        row = self._forms.encode_stored(message, version)
+        row = self._forms.encode_stored(message, version, with_id=self._session.form_key == WITH_ID)
         if row is None:
             return []
         begin = [] if self._started else [self._answer(ControlType.RESENDING)]

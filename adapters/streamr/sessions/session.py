@@ -21,8 +21,9 @@ from adapters.streamr.wire.control import (
 )
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, Inbox, channel_of, inbox_of, key_exchange_address
-from adapters.streamr.wire.message import GROUP_KEY_ROTATE
+from adapters.streamr.wire.message import GROUP_KEY_ROTATE, StreamMessage
 from adapters.streamr.wire.validation_errors import InvalidMessage
+from gateway.core.directs import direct_outcome_unknown
 from gateway.core.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
 from gateway.core.member import Member
 from gateway.core.message import Message, Peer
@@ -333,12 +334,9 @@ class StreamrSession(BaseSession):
         self.pace(channel)
         self._parts.publish_handler.check(self, request, "publish", channel)
         self._parts.publish_handler.check_signature(request.message)
-        self._parts.participant.learn(request.message)
         self.bus.gathering.settle(channel, origin=self)
-        sessions = (session for session in self.bus.sessions() if isinstance(session, StreamrSession))
-        self._parts.key_exchange.deliver(
-            request.message, (session for session in sessions if session.is_subscribed(channel))
-        )
+        rotate(self._parts, request.message, channel)
+        self._parts.key_exchange.elsewhere(request.message)
 
     def _publish_direct(self, request: PublishRequest, channel: str, inbox: Inbox) -> None:
         self.pace(channel)
@@ -349,8 +347,20 @@ class StreamrSession(BaseSession):
         sender = self._parts.publish_handler.verified_sender(self, request)
         sent = to_bus_message(request.message, ids_of(request.message), channel, sender, self.control)
         self.bus.gathering.settle(origin=self)
-        if not self.bus.direct(sent, number):
-            raise UnknownChannel(request.message.id.stream_id)
+        self.bus.send_direct(sent, number, partial(self._direct_answered, request))
+
+    def _direct_answered(self, request: PublishRequest, receivers: int | None) -> None:
+        if receivers is None:
+            self.refuse(request, direct_outcome_unknown())
+        elif not receivers:
+            self.refuse(request, UnknownChannel(request.message.id.stream_id))
+
+
+def rotate(parts: StreamrParts, message: StreamMessage, channel: str) -> None:
+    """Take a checked GroupKeyRotate, and deliver it to all who have subscribed to *channel* here."""
+    parts.participant.learn(message)
+    sessions = (session for session in parts.context.bus.sessions() if isinstance(session, StreamrSession))
+    parts.key_exchange.deliver(message, (session for session in sessions if session.is_subscribed(channel)))
 
 
 # fmt: off

@@ -30,7 +30,7 @@ MESSAGE: Final = {
     **{"id": TEXT, "channel": TEXT, "timestamp": NUMBER, "sender": OBJECT, "content": ANYTHING},
     **{"inReplyTo": NULLABLE_TEXT, "native": OBJECT, "undelivered": TEXTS},
 }
-WHERE: Final = {"channel": TEXT, "pattern": TEXT}  # one of both
+WHERE: Final = {"channel": TEXT, "pattern": TEXT}  # exactly one of them
 
 # What the gateway sends: answers, which repeat `request`, and events; with members, optional ones and a summary.
 # fmt: off
@@ -68,7 +68,7 @@ class RestSocket:
 
 
 def _messages() -> Iterator[WireMessage]:
-    """Each message in either direction; those of clients are made from their types (`messages.py`)."""
+    """Each message in either direction. The schemas of those of clients come from their types (`messages.py`)."""
     for kind in KINDS:
         yield WireMessage(kind.__name__.lower(), _received(kind), (getdoc(kind) or "").partition("\n")[0], sent=False)
     for named, table in ((True, ANSWERS), (False, EVENTS)):

@@ -19,7 +19,7 @@ RequestId = int | Annotated[str, msgspec.Meta(max_length=128)] | None
 
 
 class Request(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, tag=str.lower, kw_only=True):
-    """The field that every message may have."""
+    """A message of a client. Every one may have a `request`."""
 
     request: RequestId = None
 

@@ -1,4 +1,4 @@
-"""What one connection on `/v1/ws` waits to be sent from the log and the lists, made a slice at a time.
+"""What one connection on `/v1/ws` is to be sent from the log and the lists, made a slice at a time.
 
 Laws of this file. A slice is made in a turn of `AnswerScheduler` and not where its request is handled, so it counts as
 a part of a long answer. A connection has one slice under way and asks for its next turn when the client has room for
@@ -43,7 +43,7 @@ class Reads:
         return len(self._slices) >= MAX_SLICES
 
     def add(self, slices: Iterable[Slice]) -> None:
-        """Make *slices*, in this order."""
+        """Queue *slices*, to be made in this order."""
         self._slices += slices
         self._continue()
 
@@ -53,7 +53,7 @@ class Reads:
         self._continue()
 
     def discard(self) -> None:
-        """Make no further slice."""
+        """Discard all slices and pages that are queued."""
         self._slices.clear()
         self._behind = False
 

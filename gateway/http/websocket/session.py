@@ -29,7 +29,7 @@ from gateway.http.feed import Feed, Subscription
 from gateway.http.history import PAGE
 from gateway.http.kit import outcome_unknown
 from gateway.http.media import parse_content
-from gateway.http.problems import Problem, problem_of
+from gateway.http.problems import Problem, direct_refusal, problem_of
 from gateway.http.publish import MAX_KEY, find_key
 from gateway.http.selection import Selection, pattern_of, prefix_of
 from gateway.runtime import Gateway
@@ -190,12 +190,13 @@ class WebSocketSession(Session):
         """Send a message to one peer in a channel."""
         self._check("direct", request.channel)
         message = Message(request.channel, self.who, REST, self._content(request.content).text)
-        delivered = self.bus.direct(message, request.peer)
-        if message.undelivered and not delivered:
-            raise Problem("undeliverable", f"peer {request.peer} cannot get it; send less")
-        if not delivered:
-            raise Problem("unknown-peer", f"peer {request.peer} is not in {request.channel!r}")
-        self._answer("delivered", request.request, id=message.id, delivered=delivered)
+        self.bus.send_direct(message, request.peer, partial(self._direct_answered, request, message))
+
+    def _direct_answered(self, request: messages.Direct, message: Message, delivered: int | None) -> None:
+        if delivered:
+            self._answer("delivered", request.request, id=message.id, delivered=delivered)
+        else:
+            self._refuse(request.request, direct_refusal(message, request.peer, delivered))
 
     def history(self, request: messages.History) -> None:
         """Answer with a page of history."""

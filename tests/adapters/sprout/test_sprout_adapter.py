@@ -131,7 +131,8 @@ def test_everything_is_found_before_and_after_it_is_in_the_tables(
     ]
     place.index()
     place.store.prune()
-    assert not any((*place.store._fresh.values(), place.store._fresh_ids))
+    unindexed = place.store._unindexed
+    assert not any((*unindexed._tables.values(), unindexed._ids))
     assert answers(place, **ids) == before
     assert answers(make_place(), **ids) == before
 

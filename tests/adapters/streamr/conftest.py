@@ -143,11 +143,11 @@ class Broker:
         session.take()
         return session
 
-    def logged(self, channel: str) -> list[Message]:
-        """The messages of *channel* in the log, wherever the index is."""
+    def logged(self, channel: str | None = None) -> list[Message]:
+        """The messages of *channel*, or of all channels, in the log, wherever the index is."""
         self.core.sync()
-        entries = [decode(line.data) for line in self.core.segments.scan()]
-        return [entry for entry in entries if isinstance(entry, Message) and entry.channel == channel]
+        entries = (decode(line.data) for line in self.core.segments.scan())
+        return [entry for entry in entries if isinstance(entry, Message) and channel in (None, entry.channel)]
 
     def say(self, channel: str, content: Any, **fields: Any) -> Message:
         """What a toy says on *channel*."""

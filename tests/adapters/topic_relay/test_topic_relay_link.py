@@ -11,7 +11,11 @@ from pydantic import ValidationError
 
 from adapters.topic_relay import TopicRelayAdapter, link
 from adapters.topic_relay.link import KEEPALIVE_MS, RelayLink
-from adapters.topic_relay.peers import RelayPeer
+from gateway.core.buckets import TokenBuckets
+from gateway.core.message import Peer
+from gateway.core.principal import Principal
+from gateway.core.read_pacer import ReadPacer
+from gateway.exchange import WebSocketPeer
 
 from .conftest import Relay
 
@@ -88,6 +92,72 @@ def test_copies_go_no_further(dial: Dial) -> None:
     assert relay.packets(session)[-1]["trellisId"] == ID.format(2)
 
 
+def test_an_id_that_something_else_has_silences_nothing(dial: Dial) -> None:
+    relay, session = dial("t", "u")
+    listener = relay.stranger()
+    relay.bus.subscribe(listener, "u")
+    mallory = relay.open()
+    told = [("t", "forged"), ("t", "true"), ("t", "true"), ("u", "true"), ("t", "forged"), ("u", "true")]
+    for number, (topic, content) in enumerate(told):  # mallory guessed the id, and is first
+        (session if number else mallory).receive_data(said(topic, content=content, trellisId=ID.format(1)))
+    heard = [(m.channel, json.loads(m.content)["content"]) for m in listener.heard]
+    assert heard == [("t", "forged"), ("t", "true"), ("u", "true")]
+    assert len({m.id for m in listener.heard}) == 3
+    assert relay.metrics.counts["ids_taken"] == {("topic_relay",): 2}
+    mallory.receive_data(said("t", content="again", trellisId=ID.format(1)))
+    assert relay.packets(session)[-1]["trellisId"] == ID.format(1), "other gateways know it by the id that was told"
+
+
+def test_an_id_of_this_gateway_with_another_content_is_kept_beside_it(dial: Dial) -> None:
+    relay, session = dial("t")
+    listener = relay.stranger()
+    own = relay.stranger().says("t", b'{"n":1.0,"m":[1e3,{"b":1,"a":2}],"inReplyTo":"x"}')
+    copy = {"m": [1000, {"a": 2, "b": 1}], "n": 1}  # as a relay writes it that reads it first
+    session.receive_data(said("t", **copy, trellisId=own.id))
+    session.receive_data(said("t", **copy, inReplyTo=ID.format(3), trellisId=own.id))
+    session.receive_data(said("t", **{**copy, "n": True}, trellisId=own.id))
+    session.receive_data(said("t", **copy, trellisId=own.id[:-3] + "fff"))
+    assert [json.loads(m.content).get("n") for m in listener.heard] == [1.0, True]
+    assert listener.heard[1].id != own.id
+
+
+def test_a_link_is_slowed_and_loses_nothing(dial: Dial) -> None:
+    left = [3]  # requests until the next second
+
+    def throttle(_principal: Principal, _peer: Peer | None, _channel: str) -> float:
+        left[0] -= 1
+        return 0.5 if left[0] < 0 else 0.0
+
+    relay, session = dial("t", throttle=throttle)
+    relay.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 1.0), lambda: 1.0)
+    listener = relay.stranger()
+    for number in range(10):
+        session.receive_data(said("t", content=number))
+    for expected in (3, 6, 9, 10):
+        assert len(listener.heard) == expected
+        assert session.ask_to_read() == (expected == 10)
+        session.data_to_send()
+        left[0] = 3
+        session.tick(relay.bus.clock())
+    heard = [json.loads(message.content)["content"] for message in listener.heard]
+    assert heard == list(range(10))
+    assert (session.penalty, session.received, relay.metrics.counts["refused"]) == (None, 10, {})
+
+
+def test_a_link_waits_while_the_log_cannot_be_written(dial: Dial) -> None:
+    relay, session = dial("t")
+    listener = relay.stranger()
+    relay.ledger.congested, relay.ledger.failing = True, "No space left on device"
+    for number in range(3):
+        session.receive_data(said("t", content=number))
+    session.tick(relay.bus.clock())
+    assert (listener.heard, session.ask_to_read(), relay.metrics.counts["refused"]) == ([], False, {})
+    relay.ledger.congested, relay.ledger.failing = False, None
+    session.tick(relay.bus.clock())
+    assert [json.loads(message.content)["content"] for message in listener.heard] == [0, 1, 2]
+    assert session.ask_to_read()
+
+
 def test_senders_beyond_a_bound_share_a_number(dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "MAX_SENDERS", 3)
     relay, session = dial("t")
@@ -145,7 +215,7 @@ def test_an_idle_link_says_something_now_and_then(dial: Dial) -> None:
 )
 def test_wrong_peers_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        RelayPeer(**wrong)
+        WebSocketPeer(**wrong)
 
 
 def test_one_url_has_one_table() -> None:
@@ -164,3 +234,27 @@ def test_an_address_becomes_a_dialled_websocket() -> None:
         adapter = TopicRelayAdapter(settings(peers=[{"url": url, "channels": ["*"]}]), home)
         (found,) = adapter.links()
         assert (found.host, found.port, found.tls, found.path) == (host, port, tls, path)
+
+
+def test_a_relay_begins_no_channels_and_confirms_only_what_was_asked(dial: Dial) -> None:
+    relay, session = dial("talk", "news/*")
+    listener, before = relay.stranger(), relay.channels.count
+    for number in range(100):
+        session.receive_data(said(f"news/{number}", content=1))
+        session.receive_data(b'{"type":2,"topic":"t%d","peers":[]}' % number)
+    session.receive_data(b'{"type":2,"topic":"talk","peers":[]}')
+    assert (session.topics, relay.channels.count, listener.heard) == ({"talk"}, before, [])
+
+
+def test_malformed_packets_end_a_link_and_long_errors_are_not_logged(dial: Dial) -> None:
+    relay, session = dial("talk")
+    relay.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 1.0), lambda: 1.0)
+    logged: list[Any] = []
+    relay.metrics.on_refused = lambda *refused: logged.append(refused)
+    session.receive_data(json.dumps({"type": 6, "topic": "talk", "error": "x" * 60_000}).encode())
+    session.receive_data(json.dumps({"type": 6, "topic": "talk", "error": ["x" * 60_000]}).encode())
+    assert all(len(str(each)) < 500 for each in logged)
+    for _ in range(1_000):
+        session.receive_data(b"[" * 60_000)
+    assert session.closing is not None
+    assert session.closing.code == 1008

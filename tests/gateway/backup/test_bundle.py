@@ -6,12 +6,15 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import re
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from gateway.backup import bundle
 from gateway.backup.bundle import DIGEST, MANIFEST, entry_of, read, skip, write
@@ -19,6 +22,7 @@ from gateway.backup.errors import BackupError
 from gateway.backup.manifest import Manifest, is_allowed
 from gateway.backup.restoring import restore
 from gateway.backup.snapshot import Source
+from gateway.cli import app
 
 CONTENTS = {
     "keys/gateway.json": b'{"id": "0123456789abcdef"}',
@@ -112,6 +116,10 @@ def test_the_damaged_file_is_named(tmp_path: Path) -> None:
         ({"files": [{"name": "keys/a", "size": 1, "sha256": ""}] * 2}, "a file twice"),
         ({"files": [{"name": "keys/a"}]}, "its manifest is not valid"),
         ({"surprise": 1}, "its manifest is not valid"),
+        ({"files": [{"name": "keys/a", "size": math.inf, "sha256": ""}]}, "its manifest is not valid"),
+        ({"origins": 3}, "its manifest is not valid"),
+        ({"gateway": ["a"]}, "its manifest is not valid"),
+        ({"last_seq": None}, "its manifest is not valid"),
     ],
 )
 def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
@@ -153,6 +161,59 @@ def test_a_link_in_an_archive_is_refused(tmp_path: Path) -> None:
         tar.addfile(link)
     with pytest.raises(BackupError, match=r"keys/gateway\.json is missing or damaged"):
         read(path, ask, skip)
+
+
+def test_a_manifest_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "backup", "wb") as packed, tarfile.open(fileobj=packed, mode="w|") as tar:
+        text = b"[" * 100_000
+        for name, data in ((MANIFEST, text), (DIGEST, hashlib.sha256(text).hexdigest().encode())):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    with pytest.raises(BackupError, match="its manifest is not valid"):
+        read(tmp_path / "backup", ask, skip)
+
+
+def test_what_a_manifest_says_does_not_control_a_terminal(tmp_path: Path) -> None:
+    text = "\x07"
+    contents = {"keys/gateway.json": b""}
+    listed = json.loads(manifest(contents).encode()) | {"gateway": text, "origins": {"keys/a" + text: text}}
+    forge(tmp_path / "backup", listed, contents)
+    result = CliRunner().invoke(app, ["restore", str(tmp_path / "backup"), "--data", str(tmp_path / "data")])
+    assert result.exit_code == 0
+    assert text not in result.output
+
+
+@pytest.mark.parametrize("type", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_SPARSE])
+def test_a_head_of_many_megabytes_is_not_read(tmp_path: Path, type: bytes) -> None:
+    head = tarfile.TarInfo("x")
+    head.type, head.size = type, 64 << 20
+    with gzip.open(tmp_path / "backup", "wb", 1) as packed:
+        packed.write(head.tobuf(tarfile.USTAR_FORMAT))
+        packed.write(bytes(head.size))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BackupError, match="a head that no backup has"):
+            read(tmp_path / "backup", ask, skip)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_of_holes_is_not_read(tmp_path: Path) -> None:
+    member = tarfile.TarInfo(MANIFEST)
+    member.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+    with gzip.open(tmp_path / "backup", "wb") as packed:
+        packed.write(member.tobuf(tarfile.PAX_FORMAT))
+        packed.write(b"99999999\n" + b"1\n" * 10_000)
+    with pytest.raises(BackupError, match="a head that no backup has"):
+        read(tmp_path / "backup", ask, skip)
+
+
+def test_a_file_with_a_long_name_is_restored(tmp_path: Path) -> None:
+    contents = CONTENTS | {"files/" + "x" * 200: b"content"}
+    make(tmp_path / "backup", contents)
+    assert read(tmp_path / "backup", ask, skip) == manifest(contents)
 
 
 def test_something_else_is_no_backup(tmp_path: Path) -> None:

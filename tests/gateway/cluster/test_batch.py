@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import tracemalloc
+from zlib import crc32
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +54,20 @@ def test_any_bytes_are_a_batch_or_bad(junk: bytes, end: int) -> None:
         except BadBatch:
             continue
         assert encode_batch(batch) == data
+
+
+@pytest.mark.parametrize("said", [7, 2 << 20])
+def test_a_batch_of_line_feeds_is_not_split(said: int) -> None:
+    body = b"\n" * (2 << 20)
+    head = b"one@7 1 - 1 %d" % said
+    data = b"%b %08x\n%b" % (head, crc32(body, crc32(head)), body)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadBatch, match="the header says something else"):
+            decode_batch(data)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_batch_has_a_length() -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from gateway.access.keyfile import KEYS_FILE, KeyFile
+from gateway.cli import app
 from gateway.cluster_link import JetStreamLink
-from gateway.jetstream.stream import JetStreamSettings
+from gateway.commands import cluster_remove
+from gateway.jetstream.connecting import JetStreamSettings
 from gateway.membership import CannotJoin, Membership
 from gateway.storage.layout import first_seqs, paths
 from gateway.storage.log import Log
@@ -34,6 +41,7 @@ class Cluster:
         self.folder = folder
         self.nats = NatsServer(folder / "nats")
         self.gateways: dict[str, Server] = {}
+        self.connections = ExitStack()
 
     def environment(self, name: str) -> dict[str, str]:
         return {
@@ -43,14 +51,23 @@ class Cluster:
             "TRELLIS_CLUSTER__LEASE_SECONDS": "1",
         }
 
-    def start(self, name: str, keys_of: str = "") -> Server:
+    def start(
+        self,
+        name: str,
+        keys_of: str = "",
+        env: Mapping[str, str] | None = None,
+        constants: Mapping[str, object] | None = None,
+    ) -> Server:
         """Start a gateway, the first time with the keys of another one."""
         if keys_of:
             shutil.copytree(self.folder / keys_of / "keys", self.folder / name / "keys")
-        self.gateways[name] = Server(self.folder / name, env=self.environment(name))
+        self.gateways[name] = Server(
+            self.folder / name, env={**self.environment(name), **(env or {})}, constants=constants
+        )
         return self.gateways[name]
 
     def stop(self) -> None:
+        self.connections.close()
         for gateway in self.gateways.values():
             if gateway.process.poll() is None:
                 gateway.stop()
@@ -70,7 +87,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.stop()
 
 
-def say(gateway: Server, text: str) -> int:
+def say(gateway: Server, text: object) -> int:
     """Publish, again and again while the cluster does not answer; the sequence, 0 if the gateway is gone."""
     end = time.monotonic() + SECONDS
     while True:
@@ -91,7 +108,57 @@ def history(gateway: Server) -> list[Any]:
     return [each["content"] for each in answer.json()["messages"]] if answer.status_code == 200 else []
 
 
-def test_two_gateways_are_one_service(cluster: Cluster) -> None:
+def told(gateway: Server) -> Any:
+    """What it says of the cluster."""
+    return httpx.get(f"http://{gateway.http}/v1/stats").json()["cluster"]
+
+
+def metrics(gateway: Server) -> dict[str, float]:
+    text = httpx.get(f"http://{gateway.http}/metrics").text
+    return {name: float(value) for name, value in re.findall(r"^trellis_cluster_(\w+) (\S+)$", text, re.MULTILINE)}
+
+
+def knows(gateway: Server, secret: str) -> bool:
+    """Whether a key counts there."""
+    headers = {"Authorization": f"Bearer {secret}"}
+    return httpx.get(f"http://{gateway.http}/v1/channels", headers=headers).status_code != 401
+
+
+def peers(gateway: Server) -> list[int]:
+    """Who is in the lobby."""
+    answer = httpx.get(f"http://{gateway.http}/v1/channels/lobby/peers")
+    assert answer.status_code == 200, answer.text
+    return [peer["number"] for peer in answer.json()["peers"]]
+
+
+def direct(gateway: Server, number: int) -> tuple[int, int]:
+    """Send a direct message; the status, and to how many connections it was delivered."""
+    url = f"http://{gateway.http}/v1/channels/lobby/peers/{number}/messages"
+    answer = httpx.post(url, json="for one alone", timeout=SECONDS)
+    return answer.status_code, answer.json().get("delivered", 0)
+
+
+def check_keys(cluster: Cluster) -> None:
+    """Keys that are made and removed on one gateway count on the other one, also on live connections."""
+    one, other = cluster.gateways["one"], cluster.gateways["two"]
+    keys = [KeyFile(gateway.data / "keys" / KEYS_FILE) for gateway in (one, other)]
+    ann, ben = keys[0].add("ann"), keys[1].add("ben")  # as `trellis key add` does
+    until(lambda: all(knows(gateway, secret) for gateway in (one, other) for secret in (ann, ben)))
+    with connect(f"ws://{other.http}/relay", additional_headers={"Authorization": f"Bearer {ann}"}) as live:
+        began = time.monotonic()
+        keys[0].remove("ann")
+        with pytest.raises(ConnectionClosed, match="1008"):
+            live.recv(SECONDS)
+    assert time.monotonic() - began < 5
+    assert not knows(other, ann)
+    other.stop()
+    keys[0].remove("ben")
+    until(lambda: not knows(one, ben))
+    assert not knows(cluster.start("two"), ben), "it was removed while the gateway was away"
+    assert b'"hash"' not in cluster.log("one")
+
+
+def test_two_gateways_are_one_service(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     one = cluster.start("one")
     say(one, "first")
     other = cluster.start("two", keys_of="one")
@@ -103,8 +170,20 @@ def test_two_gateways_are_one_service(cluster: Cluster) -> None:
         say(one, "heard elsewhere")
         while "heard elsewhere" not in str(relay.recv(SECONDS)):
             pass  # it is told who listens as well
+        until(lambda: peers(one))
+        number = peers(one)[0]
+        assert [number] == peers(other), "who is present at one is present at all"
+        assert direct(one, number) == (202, 1)
+        while "for one alone" not in str(relay.recv(SECONDS)):
+            pass
+        assert direct(one, 1 << 41)[0] == direct(other, 1 << 41)[0] == 404
         relay.send(json.dumps({"type": 6, "topic": "lobby", "content": "from the relay"}))
         until(lambda: {"content": "from the relay"} in history(one))
+
+    until(lambda: peers(one) == [])
+    staying = cluster.connections.enter_context(connect(f"ws://{other.http}/relay"))
+    staying.send(json.dumps({"type": 2, "topic": "lobby"}))
+    until(lambda: len(peers(one)) == 1)
 
     accepted: list[str] = []
 
@@ -125,14 +204,37 @@ def test_two_gateways_are_one_service(cluster: Cluster) -> None:
     assert not set(accepted) - set(map(str, heard)), "nothing that was accepted is lost"
     assert len(heard) == len(set(map(str, heard)))
     last = [say(one, f"while it is away {i}") for i in range(3)]
+    until(lambda: peers(one) == [])  # those of a gateway that is gone leave
     other = cluster.start("two")
     assert history(other)[-3:] == [f"while it is away {i}" for i in range(3)]
     assert say(other, "back") > last[-1]
 
+    until(lambda: len(told(one)["members"]) == 2 and told(one)["stream"]["last"])
+    assert (told(one)["name"], told(one)["member"], told(one)["trouble"]) == ("main", "one", None)
+    assert [each["name"] for each in told(one)["members"]] == ["one", "two"]
+    until(lambda: metrics(one)["members"] == 2)
+    assert metrics(one)["last_batch"] > 0
+    shown = CliRunner(env={"TRELLIS_URL": one.http, "TRELLIS_KEY": None}).invoke(app, ["cluster", "status"])
+    assert re.search(r"^state +takes part$", shown.output, re.MULTILINE), shown.output
+    assert re.search(r"^two +\S+ +\d.* s ago +(yes|no) +-$", shown.output, re.MULTILINE), shown.output
+
     cluster.nats.kill()
+    until(lambda: not told(one)["stream"]["connected"])
     cluster.nats.start()
+    until(lambda: metrics(one)["reconnects_total"] >= 1)
     say(one, "after a restart of the server")
     until(lambda: history(other)[-1] == "after a restart of the server")
+    check_keys(cluster)
+    other = cluster.gateways["two"]
+    remove = ("cluster", "remove", "two")
+    environment = cluster.environment("one")
+    shown = CliRunner(env=environment).invoke(app, remove)
+    assert "two is alive: stop it first" in str(shown.exception)
+    other.kill()
+    monkeypatch.setattr(cluster_remove, "LISTEN_SECONDS", 0.1)
+    assert CliRunner(env=environment).invoke(app, remove).exit_code == 0
+    with pytest.raises(RuntimeError, match="this gateway was removed from the cluster"):
+        cluster.start("two")
     cluster.stop()
     logs = cluster.log("one"), cluster.log("two")
     shorter = min(map(len, logs))
@@ -174,7 +276,34 @@ def test_who_has_other_keys_is_refused(join: Callable[..., Membership]) -> None:
 
 def test_a_log_that_does_not_fit_the_stream_is_refused(join: Callable[..., Membership]) -> None:
     join("one", 3)
-    with pytest.raises(CannotJoin, match="ends with record 0, and what the stream has begins with 4: copy the data"):
+    with pytest.raises(CannotJoin, match="ends with record 0, and what the stream has begins with 4: restore a"):
         join("two")
     with pytest.raises(CannotJoin, match="has record 4, and the stream ends with 3: the stream was lost"):
         join("three", 4)
+
+
+def test_who_cannot_write_reads_no_more_than_a_bounded_part(join: Callable[..., Membership]) -> None:
+    """While a disk is full, what the others accept would fill the memory."""
+    member = join("one")
+    link = member.link
+    assert isinstance(link, JetStreamLink)
+    link.is_full = lambda: True
+    before = link.place
+
+    def pump() -> None:
+        while (call := link.receive(0.05)) is not None and call != link._on_tick:
+            call()
+
+    def taken() -> int:
+        reader = link._stream._reader
+        assert reader is not None
+        return reader.taken
+
+    until(lambda: taken() == before)
+    link.publish(b"no batch")
+    until(lambda: (pump(), link.place > before)[1])  # type: ignore[func-returns-value]
+    link._on_tick()
+    assert (taken(), member.turn.ignored) == (before, 1)
+    link.is_full = lambda: False
+    link._on_tick()
+    until(lambda: taken() == link.place)

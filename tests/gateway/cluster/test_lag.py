@@ -37,7 +37,8 @@ def shown(session: EventSession) -> bytes:
     return data
 
 
-def test_what_was_seen_elsewhere_is_not_told_again(nodes: list[Node]) -> None:
+@pytest.mark.parametrize("detached", [False, True])
+def test_what_was_seen_elsewhere_is_not_told_again(nodes: list[Node], detached: bool) -> None:
     one, other = nodes
     one.catch_up()
     program = RestParty(one.house)
@@ -52,6 +53,10 @@ def test_what_was_seen_elsewhere_is_not_told_again(nodes: list[Node]) -> None:
     one.house.settle(synced=True)
     other.link.pump()
     other.catch_up()
+    if detached:  # before the disk has what it lacked
+        shown(session)
+        assert session.has_caught_up
+        session.detach()
     other.house.settle(synced=True)
     told = shown(session)
     assert b"new" in told

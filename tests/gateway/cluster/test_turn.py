@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from gateway.cluster.batch import decode_batch, encode_batch
+from gateway.cluster.batch import Batch, decode_batch, encode_batch
+from gateway.cluster.removal import decode_removal, encode_removal
 from gateway.cluster.turn import LEASE, MAX_AHEAD, QUANTUM, STALLED, Turn
 from gateway.storage.record import Entry, Fact, encode
 
@@ -61,7 +62,7 @@ class Toy:
         self.read = 0
         self.calls = deque[Callable[[], None]]()
         self.held: str | None = "it starts"
-        self.is_lost = False
+        self.is_lost = self.is_removed = self.is_torn = False
         self.turn = Turn(f"{name}@{world.lives}", self, self, lambda: world.now)
 
     # The taker
@@ -84,6 +85,12 @@ class Toy:
 
     def lost(self) -> None:
         self.is_lost = True
+
+    def removed(self) -> None:
+        self.is_removed = True
+
+    def torn(self) -> None:
+        self.is_torn = True
 
     # The link
 
@@ -256,6 +263,44 @@ def test_what_waits_for_the_stream_is_bounded_and_goes_in_batches(world: World) 
     assert max(map(len, world.stream)) < 8 << 20
 
 
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_who_reads_a_stream_with_a_hole_does_not_accept(world: World, damage: str) -> None:
+    """It would claim the turn by a batch that all others ignore, and go on alone."""
+    one, other = world.members
+    for _ in range(4):
+        one.say()
+        settle(world, one)
+    other.read_all()
+    reader = Toy(world, "c")
+    hole = world.stream[1]
+    world.stream[1:2] = [] if damage == "missing" else [hole.replace(b"start", b"stars")]
+    reader.read_all()
+    world.members = [reader]
+    reader.say()
+    world.now += LEASE + 0.1
+    settle(world, reader)
+    assert (reader.is_torn, reader.turn.acting) == (True, False)
+    assert other.log == one.log != reader.log
+
+
+def test_a_batch_out_of_turn_disturbs_nobody(world: World) -> None:
+    """Whoever may write to the stream may append one with any number; the next one that follows shows what it is."""
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    world.stream.append(encode_batch(Batch("x@1", 99, "x@1", 1, [])))
+    other.read_all()
+    one.say()
+    settle(world, one)
+    other.read_all()
+    other.say()
+    world.now += LEASE + 0.1
+    settle(world, other)
+    assert [each.is_torn for each in (one, other)] == [False, False]
+    assert other.turn.acting
+    assert other.log == world.lines()
+
+
 def test_who_leaves_gives_the_turn_up(world: World) -> None:
     one, other = world.members
     one.say()
@@ -273,6 +318,44 @@ def test_who_leaves_gives_the_turn_up(world: World) -> None:
     settle(world, other)
     assert other.turn.acting, "without waiting for the lease"
     assert len(other.log) == 1
+
+
+def test_nobody_waits_for_a_gateway_that_was_removed(world: World) -> None:
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    world.stream.append(encode_removal("a"))
+    world.members = [other]
+    other.read_all()
+    other.say()
+    settle(world, other)
+    assert other.turn.acting, "without waiting for the lease"
+    one.say()
+    one.read_all()
+    assert (one.is_removed, one.is_lost, one.turn.acting) == (True, False, False)
+    assert (one.turn.ignored, other.turn.ignored) == (0, 0)
+
+
+def test_a_name_that_was_removed_may_be_used_again(world: World) -> None:
+    one, other = world.members
+    world.stream.append(encode_removal("a"))
+    other.read_all()
+    one.read = len(world.stream)  # its backup is newer
+    one.say()
+    settle(world, one)
+    assert one.turn.acting
+    other.read_all()
+    world.members = [other]
+    other.say()
+    settle(world, other)
+    assert not other.turn.acting, "it waits for it as for everybody"
+
+
+@pytest.mark.parametrize("data", [b"remove a 00000000\n", encode_removal("a")[:-1], encode_removal("a" * 65), b""])
+def test_what_is_no_removal_removes_nobody(world: World, data: bytes) -> None:
+    assert decode_removal(data) is None
+    world.members[0].turn.arrived(data)
+    assert (world.members[0].is_removed, world.members[0].turn.ignored) == (False, 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

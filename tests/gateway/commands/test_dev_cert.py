@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import stat
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -15,10 +16,13 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from adapters import ADAPTERS
+from gateway.certificate import Certificate
 from gateway.cli import app
+from gateway.commands import certificates
 from gateway.config import BadConfiguration, load
 from gateway.core.errors import OperatorError
 from tests.server import Server
@@ -71,8 +75,50 @@ def test_the_commands_say_how_its_authority_is_trusted(tmp_path: Path, monkeypat
         refused = CliRunner().invoke(app, command)
         assert isinstance(refused.exception, OperatorError)
         assert "SSL_CERT_FILE" in str(refused.exception)
+        plain = CliRunner().invoke(app, ["status", "--gateway", f"http://{server.http}"])
+        assert str(plain.exception).endswith("if it speaks TLS, try https:// in place of http://")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
         assert "SHA512_B32__" in CliRunner().invoke(app, command).stdout
+
+
+def issue(folder: Path, skew: timedelta, days: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A certificate for this machine that begins *skew* before now and ends after *days*."""
+    monkeypatch.setattr(certificates, "SKEW", skew)
+    assert dev_cert(folder, "--days", str(max(1, days))) == 0
+    authority = certificates._authority(folder / "ca.pem", folder / "ca-key.pem")
+    made = certificates._issue("here", [certificates._subject("127.0.0.1")], days, authority)
+    certificates._write(made, folder / "cert.pem", folder / "key.pem")
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.mark.parametrize(
+    ("begun", "days", "said"),
+    [
+        (2, -1, ["the certificate has expired"]),
+        (-1, 9, ["the certificate is not valid yet"]),
+        (2, 9, ["the certificate expires soon"]),
+        (2, 20, []),
+    ],
+)
+def test_the_log_says_when_clients_refuse_a_certificate_by_its_dates(
+    begun: int, days: int, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = issue(tmp_path, timedelta(days=begun), days, monkeypatch)
+    with capture_logs() as lines:
+        Certificate(load(ADAPTERS, None, {"tls_cert": certificate, "tls_key": key}))
+    assert [line["event"] for line in lines] == said
+
+
+def test_nobody_is_told_to_trust_an_authority_of_a_certificate_that_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = issue(tmp_path, timedelta(days=2), -1, monkeypatch)
+    files = ("--tls-cert", str(certificate), "--tls-key", str(key), "--sprout-tls-port", "0")
+    with Server(tmp_path / "data", *files) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        refused = CliRunner().invoke(app, ["status", "--gateway", f"https://{server.http}"])
+        assert "certificate has expired" in str(refused.exception)
+        assert "dev-cert" not in str(refused.exception)
 
 
 def test_names_and_addresses_are_those_that_were_asked_for(tmp_path: Path) -> None:

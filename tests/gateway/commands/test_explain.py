@@ -114,3 +114,8 @@ def test_the_verdict_is_what_is_allowed() -> None:
             for channel in ("", "a", "ab", "b", "gateway/x"):
                 asked: Any = (principal, verb, channel)
                 assert access.explain(*asked).allowed == access.allowed(*asked), asked
+
+
+def test_who_names_a_key_alone_is_told_how_it_is_written(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["explain", "ada", "publish", "lobby", "--data", str(tmp_path)])
+    assert "the key called ada is key:ada" in " ".join(done.stderr.split())

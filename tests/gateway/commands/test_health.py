@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -28,5 +32,37 @@ def test_a_gateway_with_tls_is_ready_or_not(tmp_path: Path) -> None:
         port = server.http.rpartition(":")[2]
         assert check(TRELLIS_PORT=port, TRELLIS_HOST="0.0.0.0", **files) == "ready"
         assert check("--alive", "--port", port, **files) == "alive"
-    with pytest.raises(CommandError, match="the gateway does not answer"):
+    with pytest.raises(CommandError, match=r"no gateway answers at .*: Connection refused; is it running"):
         check(TRELLIS_PORT=port, **files)
+
+
+@pytest.mark.parametrize(
+    ("head", "part", "says"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "no gateway answers"),
+        (b"HTTP/1.0 404 Not Found\r\n\r\n", b" ", "is this a Trellis gateway"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 60000\r\n\r\n" + b"[" * 60_000, b"", "is this a Trellis gateway"),
+    ],
+)
+def test_who_answers_without_an_end_is_left(head: bytes, part: bytes, says: str) -> None:
+    pause = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        stream, _ = listener.accept()
+        with stream, suppress(OSError):
+            stream.sendall(head)
+            for each in repeat(part):
+                stream.sendall(each)
+                if pause.wait(0.01):
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        port = str(listener.getsockname()[1])
+        try:
+            with pytest.raises(CommandError, match=says):
+                check("--port", port, "--seconds", "0.3")
+        finally:
+            pause.set()
+            thread.join()

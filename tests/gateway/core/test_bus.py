@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.core import presence
-from gateway.core.bus import DIRECT_ID_LIFETIME
+from gateway.core.directs import DIRECT_ID_LIFETIME
 from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable, UnknownChannel
 from gateway.core.message import Message, Peer
 from gateway.storage.record import decode
@@ -460,12 +460,12 @@ def test_a_direct_message_without_a_receiver_may_be_sent_again(core: Core, join:
 
 
 def test_the_memory_of_direct_messages_is_bounded(core: Core, join: Make) -> None:
-    core.bus._direct_ids.limit = 10
+    core.bus.directs._ids.limit = 10
     a, b = join("lobby"), join("lobby")
     for number in range(50):
         to(a, b.peer.number, ids=(str(number),))
     core.bus.tick()
-    assert list(core.bus._direct_ids) == [str(number) for number in range(40, 50)]
+    assert list(core.bus.directs._ids) == [str(number) for number in range(40, 50)]
 
 
 # Time and room

@@ -27,6 +27,7 @@ from gateway.core.outbox import LOW_WATER, MAX_OUTBOX
 from gateway.http import events, listing, replay, views
 from gateway.http.media import MAX_CONTENT
 from gateway.http.selection import Selection
+from gateway.http.streaming import coalesce
 from gateway.shells import uvicorn_http
 from gateway.storage.log import SealPolicy
 from gateway.storage.retention import RetentionLimits
@@ -413,10 +414,10 @@ def retire(data: Path) -> None:
 
 def test_a_piece_is_about_a_write() -> None:
     data = [b"x" * 1_000] * 200
-    joined = events.join_chunks(data)
+    joined = [*coalesce(data)]
     assert b"".join(joined) == b"".join(data)
     assert all(len(piece) < LOW_WATER + 1_000 for piece in joined)
-    assert events.join_chunks([]) == []
+    assert [*coalesce([])] == []
 
 
 # Behind a server, which runs streams itself once they have caught up or leaves them to ASGI

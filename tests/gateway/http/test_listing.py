@@ -63,6 +63,27 @@ def test_who_may_see_few_channels_gets_them_all_in_pages_that_end_early(
         assert [] in shown, "there was a turn in which nothing was found"
 
 
+def test_a_list_has_the_channels_that_were_asked_for_however_many_others_there_are(
+    make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "BATCH", 4)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 8)
+    local = make_local(channels={"names": [f"{letter}{number}" for letter in "abc" for number in range(20)] + ["ẞ"]})
+    with httpx.Client(base_url=local.url, timeout=PATIENCE) as http:
+
+        def names(path: str) -> list[str]:
+            return [name for page in pages(http, path) for name in page]
+
+        assert names("/v1/channels?contains=B1&limit=3") == ["b1", *(f"b{number}" for number in range(10, 20))]
+        assert names("/v1/channels?contains=SS") == ["ẞ"]
+        assert names("/v1/channels?contains=d") == []
+        with http.stream("GET", "/v1/channels/c3/events") as events:
+            lines = events.iter_lines()  # kept, because the stream ends with it
+            next(lines)
+            assert names("/v1/channels?listened=true") == ["c3"]
+            assert names("/v1/channels?listened=true&contains=b") == []
+
+
 @pytest.mark.parametrize("count", [0, 1, listing.BATCH - 1, listing.BATCH, listing.BATCH + 1, 900])
 def test_a_list_of_many_peers_is_written_in_parts(count: int, local: Any, http: httpx.Client) -> None:
     guests = [Peer(number, "toy", f"né {number}") for number in range(1, count + 1)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from adapters.topic_relay.adapter import TopicRelayAdapter
 from gateway.http.problem_types import CODE_OF_STATUS, PROBLEM_TYPES, markdown, uri
@@ -65,6 +66,20 @@ def test_every_error_is_a_problem_that_is_explained(make_local: Callable[..., An
                 assert "GET" in allowed, label
             if status == 426:
                 assert told.headers["upgrade"] == "websocket"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "advice"),
+    [
+        ("/v1/channels/lobby/messages/", b"1", "leave out the slash at the end"),
+        ("/v1/nothing/", b"1", "GET /docs lists all paths"),
+        ("/v1/channels/lobby/messages", b" \n", "the body is empty; send one JSON value"),
+        ("/v1/channels/lobby/messages", b"hello", "send text as text/plain"),
+    ],
+)
+def test_a_common_mistake_is_corrected(local: Any, path: str, body: bytes, advice: str) -> None:
+    told = httpx.post(local.url + path, content=body, headers={"Content-Type": "application/json"})
+    assert advice in told.json()["detail"]
 
 
 def test_what_is_no_http_is_a_problem_too(local: Any) -> None:

@@ -27,14 +27,17 @@ from gateway.access.auth import KeyFile
 from gateway.core import jsontext
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message
-from gateway.http import bodies, bulk, explanations, keys, media, operations, rest, traces
+from gateway.http import bodies, bulk, explanations, keys, media, operations, rest, sync, traces
 from gateway.http.bulk import LineSplitter
 from gateway.http.publish import Publisher
 from gateway.storage import index, log
 from gateway.webhooks import routes
 
 PATIENCE = 60.0
-ROUTES = rest.ROUTES + keys.ROUTES + traces.ROUTES + operations.ROUTES + explanations.ROUTES + routes.ROUTES
+ROUTES = (
+    *(*rest.ROUTES, *keys.ROUTES, *traces.ROUTES, *sync.ROUTES),
+    *(*operations.ROUTES, *explanations.ROUTES, *routes.ROUTES),
+)
 NDJSON = {"Content-Type": "application/x-ndjson"}
 LOBBY = "/v1/channels/lobby/messages"
 NUMBERS = count()
@@ -551,7 +554,7 @@ def test_too_much_is_refused(http: httpx.Client) -> None:
 def test_a_bug_is_a_problem_and_counted(local: Any, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local.gateway.bus, "peers_in", lambda _channel: 1 / 0)
     assert "division" not in problem(http.get("/v1/channels/lobby/peers"), 500)
-    assert http.get("/v1/stats").json()["faults"] == {"request": 1}
+    assert http.get("/v1/stats").json()["faults"]["request"] == 1  # beside "late" on a machine that does much else
 
 
 def test_a_deleted_channel_makes_room_for_another_also_after_a_restart(
@@ -579,6 +582,7 @@ def test_a_deleted_channel_makes_room_for_another_also_after_a_restart(
 
 def test_a_full_disk_is_503(local: Any, http: httpx.Client) -> None:
     assert http.get("/readyz").status_code == 200
+    local.settle()  # a write that ends takes back what follows
     local.gateway.log.congested = True
     response = http.post(LOBBY, content="1")
     problem(response, 503)

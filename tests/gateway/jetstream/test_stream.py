@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typer.testing import CliRunner
+from zlib_ng.zlib_ng import crc32
 
+from gateway.cli import app
+from gateway.jetstream import reader
+from gateway.jetstream.connecting import JetStreamSettings, UnfitStream
+from gateway.jetstream.credentials import BadCredentials, Credentials, read_credentials
 from gateway.jetstream.reader import StreamEntry
-from gateway.jetstream.stream import JetStream, JetStreamSettings
-from tests.nats import NatsServer
+from gateway.jetstream.stream import JetStream
+from gateway.jetstream.visit import append, visit
+from tests.nats import PROGRAM, NatsServer
+from tests.pages import ROOT, blocks
 from tests.waiting import until
 
 
 class Member:
     """A gateway as far as its stream is concerned: it takes everything at once."""
 
-    def __init__(self, settings: JetStreamSettings, after: int = 0) -> None:
+    def __init__(
+        self, settings: JetStreamSettings, after: int = 0, address: str = "", digest: int | None = None
+    ) -> None:
         self.entries: list[StreamEntry] = []
         self.faults: list[str] = []
-        self.stream = JetStream(settings, self._take, self.faults.append)
-        self.stream.start(after)
+        self.heard: list[bytes] = []
+        self.stream = JetStream(settings, self._take, self.faults.append, self.heard.append, address)
+        self.stream.start(after, digest)
 
     def _take(self, entries: list[StreamEntry]) -> None:
         self.entries += entries
@@ -53,8 +68,11 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 def join(server: NatsServer) -> Iterator[Join]:
     members: list[Member] = []
 
-    def join(after: int = 0, name: str = "test", **options: object) -> Member:
-        members.append(Member(JetStreamSettings(name, (server.url,), **options), after))  # type: ignore[arg-type]
+    def join(
+        after: int = 0, name: str = "test", address: str = "", digest: int | None = None, **options: object
+    ) -> Member:
+        settings = JetStreamSettings(name, (server.url,), **options)  # type: ignore[arg-type]
+        members.append(Member(settings, after, address, digest))
         return members[-1]
 
     yield join
@@ -66,7 +84,15 @@ def numbered(count: int, first: int = 1) -> list[bytes]:
     return [b"%d %s" % (number, b"x" * (number % 300)) for number in range(first, first + count)]
 
 
-def test_all_read_one_order(join: Join) -> None:
+def test_the_server_accepts_the_configuration_of_the_how_to_page(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks(ROOT / "docs/how-to/cluster.md") if "jetstream {" in block.code)
+    file = tmp_path / "nats.conf"
+    file.write_text(block.code)
+    done = subprocess.run([PROGRAM, "-t", "-c", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_read_one_order(server: NatsServer, join: Join) -> None:
     members = [join(), join()]
     for number in range(500):
         members[number % 2].stream.submit(b"%d" % number)
@@ -78,7 +104,26 @@ def test_all_read_one_order(join: Join) -> None:
     times = [entry.time for entry in one.entries]
     assert times == sorted(times)
     until(lambda: one.stream.status().unsent == 0)
-    assert one.stream.status() == (True, 500, 0, "")
+    until(lambda: one.stream.status().stored is not None)
+    found = one.stream.status()
+    assert found[:4] == (True, 500, 0, "")
+    assert (f"nats://{found.server}", found.reconnects) == (server.url, 0)
+    assert found.stored is not None
+    assert found.stored.first == 1
+
+
+def test_what_is_told_reaches_all_or_one(join: Join) -> None:
+    one, other = join(address="one@1"), join(address="two.b@2")
+
+    def tell(teller: Member, data: bytes, to: str, hearer: Member) -> bool:
+        teller.stream.tell(data, to)
+        return data in hearer.heard
+
+    until(lambda: tell(one, b"to all", "", other))
+    until(lambda: tell(other, b"to one", "one@1", one))
+    until(lambda: tell(one, b"to the other", "two.b@2", other))
+    assert b"to one" not in other.heard
+    assert b"to the other" not in one.heard
 
 
 def test_reading_begins_where_it_is_asked_to(join: Join) -> None:
@@ -143,6 +188,68 @@ def test_what_the_stream_has_no_more_is_no_gap_in_silence(join: Join) -> None:
     assert ahead.entries == []
 
 
+def store(folder: Path) -> Path:
+    """Where the server keeps the stream `test`."""
+    return folder / "jetstream" / "$G" / "streams" / "test"
+
+
+def test_a_stream_that_was_restored_from_an_older_state_is_found(
+    join: Join, server: NatsServer, tmp_path: Path
+) -> None:
+    first = join()
+    for data in numbered(3):
+        first.stream.submit(data)
+    until(lambda: len(first.entries) == 3)
+    server.stop()
+    shutil.copytree(store(tmp_path), tmp_path / "backup")
+    server.start()
+    first.stream.submit(b"4 as it was")
+    until(lambda: len(first.entries) == 4)
+    server.kill()
+    shutil.rmtree(store(tmp_path))
+    shutil.copytree(tmp_path / "backup", store(tmp_path))
+    server.start()
+    until(lambda: first.faults)
+    assert first.faults == ["the stream ends at 3, but 4 was taken already"]
+    writer = join(after=3, digest=crc32(first.data[2]))
+    for data in (b"4 another", b"5 another"):
+        writer.stream.submit(data)
+    until(lambda: len(writer.entries) == 2)
+    assert not writer.faults, "it has what it was"
+    late = join(after=4, digest=crc32(first.data[3]))
+    until(lambda: late.faults)
+    assert "the stream has something else at 4 than it had" in late.faults[0]
+    assert not late.entries
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_bit_that_flipped_in_the_store_is_found(
+    join: Join, server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: bool
+) -> None:
+    """A server that has its index leaves the damaged message out; else it forgets all from there on."""
+    monkeypatch.setattr(reader, "HOLE_SECONDS", 0.3)
+    first = join()
+    for data in numbered(9):
+        first.stream.submit(data)
+    until(lambda: len(first.entries) == 9)
+    first.stream.stop()
+    server.stop()
+    (block,) = (store(tmp_path) / "msgs").glob("*.blk")
+    stored = bytearray(block.read_bytes())
+    stored[stored.index(first.data[4])] ^= 1
+    block.write_bytes(stored)
+    if not index:
+        (store(tmp_path) / "msgs" / "index.db").unlink()
+    server.start()
+    late = join()
+    until(lambda: len(late.entries) == 4)
+    assert late.data == first.data[:4]
+    again = late if index else join(after=9)
+    until(lambda: again.faults)
+    found = "the stream lacks 5, and goes on with 6" if index else "the stream ends at 4, but 9 was taken already"
+    assert again.faults[0].startswith(found)
+
+
 def test_without_a_server_it_says_so_and_begins_when_there_is_one(join: Join, server: NatsServer) -> None:
     server.kill()
     member = join()
@@ -157,3 +264,79 @@ def test_without_a_server_it_says_so_and_begins_when_there_is_one(join: Join, se
 def test_more_replicas_than_servers_are_refused(join: Join) -> None:
     member = join(name="three", replicas=3)
     until(lambda: "replicas" in member.stream.status().error)
+
+
+# The example of nkeys in the documentation of NATS; its public key is what `nk -inkey FILE -pubout` prints.
+SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
+PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
+
+
+def test_tls_and_credentials_are_used_and_what_is_wrong_is_one_clear_line(tmp_path: Path) -> None:
+    for folder in ("right", "wrong"):
+        assert CliRunner().invoke(app, ["dev-cert", "--folder", str(tmp_path / folder)]).exit_code == 0
+    right, wrong = (tmp_path / folder / "ca.pem" for folder in ("right", "wrong"))
+    (key := tmp_path / "user.nk").write_text(f"{SEED}\n")
+    users = f"""
+tls {{ cert_file: "{tmp_path}/right/cert.pem", key_file: "{tmp_path}/right/key.pem" }}
+authorization {{ users: [ {{ user: ann, password: sesame }}, {{ nkey: {PUBLIC} }} ] }}
+"""
+    server = NatsServer(tmp_path / "nats", more=users)
+    members = list[Member]()
+
+    def settings(user: str, authorities: Path, credentials: Path | None = None) -> JetStreamSettings:
+        url = f"tls://{user}127.0.0.1:{server.port}"
+        return JetStreamSettings("main", (url,), 1, authorities, credentials)
+
+    def member(*about: object) -> Member:
+        members.append(Member(settings(*about)))  # type: ignore[arg-type]
+        return members[-1]
+
+    async def visited(*about: object) -> int:
+        async with visit(settings(*about)) as client:  # type: ignore[arg-type]
+            return await append(client, "main", b"by a command")
+
+    try:
+        ann, keyed = member("ann:sesame@", right), member("", right, key)
+        ann.stream.submit(b"1 by TLS")
+        until(lambda: ann.data == keyed.data == [b"1 by TLS"])
+        assert ann.stream.status().server == f"127.0.0.1:{server.port}", "without the password"
+        refused = {
+            "the certificate of the server is not trusted (unable to get local issuer certificate)": (
+                "ann:sesame@",
+                wrong,
+            ),
+            "the server refuses the credentials: see cluster.credentials, or the user and password in cluster.url": (
+                *("ann:open@", right),
+            ),
+            f"cluster.credentials: {right} holds no key of a NATS user (a line that begins with SU)": (
+                *("", right, right),
+            ),
+            f"cluster.authorities: {key} has no certificates": ("ann:sesame@", key),
+        }
+        for text, about in refused.items():
+            faulty = member(*about)
+            until(lambda faulty=faulty: faulty.faults)  # type: ignore[misc]
+            assert faulty.faults[0].startswith(text)
+            with pytest.raises(UnfitStream) as error:
+                asyncio.run(visited(*about))
+            assert str(error.value).startswith(text)
+        assert asyncio.run(visited("", right, key)) == 2
+    finally:
+        for each in members:
+            each.stream.stop()
+        server.stop()
+
+
+def test_credentials_are_read_from_keys_and_from_files_with_a_token(tmp_path: Path) -> None:
+    path = tmp_path / "user.creds"
+    lines = ["-----BEGIN NATS USER JWT-----", "head.claims.mac", "------END NATS USER JWT------", "", "*** secret ***"]
+    path.write_text("\n".join([*lines, "-----BEGIN USER NKEY SEED-----", SEED, "------END USER NKEY SEED------"]))
+    found = read_credentials(path)
+    assert (found.public, found.token) == (PUBLIC, "head.claims.mac")
+    assert found.options()["user_jwt_cb"]() == b"head.claims.mac"
+    path.write_text(SEED.replace("CSSL", "CSSM"))
+    with pytest.raises(BadCredentials, match=r"the key in .* is damaged"):
+        read_credentials(path)
+    with pytest.raises(BadCredentials, match="cannot be read"):
+        read_credentials(tmp_path / "missing")
+    assert Credentials(Ed25519PrivateKey.generate(), "").options().keys() == {"signature_cb"}

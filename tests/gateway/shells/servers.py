@@ -32,6 +32,9 @@ class Ledger:
     def find(self, id: str) -> Receipt | None:  # noqa: ARG002
         return None
 
+    def find_message(self, id: str) -> Message | None:  # noqa: ARG002
+        return None
+
     def when_synced(self, seq: int, callback: Callable[[], None], *_: Any, **__: Any) -> None:  # noqa: ARG002
         callback()
 
@@ -45,6 +48,7 @@ class Counts:
     def undeliverable(self, message: Message) -> None: ...
     def refused(self, protocol: str, reason: str, **details: object) -> None: ...
     def direct(self, message: Message, listeners: int) -> None: ...
+    def id_taken(self, protocol: str) -> None: ...
 
     def overflow(self, protocol: str) -> None:  # noqa: ARG002
         self.overflows += 1

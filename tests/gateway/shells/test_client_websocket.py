@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
+import time
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
 import anyio
 import pytest
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 from websockets.sync.server import Server, ServerConnection, serve
 
 from gateway.core.frames import text_frame
@@ -112,5 +119,102 @@ def test_a_refused_handshake_says_why(server: Server) -> None:
     async def scenario() -> None:
         with pytest.raises(ConnectionRefusedError, match=r"it is no WebSocket: .*403"):
             await dial(server, "/forbidden")
+
+    anyio.run(scenario)
+
+
+PING, FRAGMENT, EMPTY = b"\x89\0", b"\x01\0", b"\x00\0"  # frames of a server, without content
+LONG = b"\x81\x7e\xea\x60" + b"x" * 60_000
+END = b"\x81\x03end"
+
+
+@contextmanager
+def hostile(*says: bytes, heard: bytearray | None = None) -> Iterator[int]:
+    """The port of a server that says these bytes after the handshake, and hangs up once its client does."""
+
+    def run(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        protocol = ServerProtocol()
+        with connection, suppress(OSError):
+            while not (events := protocol.events_received()):
+                protocol.receive_data(connection.recv(4096))
+            assert isinstance(events[0], Request)
+            protocol.send_response(protocol.accept(events[0]))
+            connection.sendall(b"".join(protocol.data_to_send()))
+            for data in says:
+                connection.sendall(data)
+            while data := connection.recv(1 << 16):
+                if heard is not None:
+                    heard.extend(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=run, args=(listener,))
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
+async def dial_port(port: int) -> ClientWebSocketWire:
+    return await open_websocket(await anyio.connect_tcp("127.0.0.1", port), f"ws://127.0.0.1:{port}/")
+
+
+async def hang_up(wire: ClientWebSocketWire, seconds: float) -> None:
+    with anyio.move_on_after(seconds):
+        await wire.close(1000, "")
+    await anyio.aclose_forcefully(wire._stream)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_many_short_frames_leave_the_loop_to_others(loop: str) -> None:
+    """64 KiB of pings without content are 32,768 frames, which take the parser a quarter of a second."""
+    longest = 0.0
+
+    async def others() -> None:
+        nonlocal longest
+        before = time.thread_time()
+        while True:
+            await anyio.sleep(0)
+            now = time.thread_time()
+            longest, before = max(longest, now - before), now
+
+    async def scenario() -> None:
+        with hostile(PING * 50_000 + END) as port:
+            wire = await dial_port(port)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(others)
+                assert await wire.receive() == b"end"
+                tasks.cancel_scope.cancel()
+            await hang_up(wire, 0)
+
+    anyio.run(scenario, backend=loop)
+    assert longest < 0.06, f"{longest * 1000:.0f} ms of work at once"
+
+
+def test_fragments_without_content_take_no_memory() -> None:
+    async def scenario() -> None:
+        pongs = bytearray()
+        with hostile(FRAGMENT + EMPTY * 50_000 + PING, heard=pongs) as port:
+            wire = await dial_port(port)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wire.receive)
+                while not pongs:
+                    await anyio.sleep(0.01)
+                tasks.cancel_scope.cancel()
+            assert sum(sys.getsizeof(held) for held in vars(wire).values()) < 10_000
+            await hang_up(wire, 0)
+
+    anyio.run(scenario)
+
+
+def test_what_comes_after_the_farewell_is_discarded() -> None:
+    async def scenario() -> None:
+        with hostile(*[LONG] * 1_000) as port:
+            wire = await dial_port(port)
+            tracemalloc.start()
+            try:
+                await hang_up(wire, 1)
+                assert tracemalloc.get_traced_memory()[1] < 4 << 20
+            finally:
+                tracemalloc.stop()
 
     anyio.run(scenario)

@@ -499,7 +499,7 @@ def test_requests_on_busy_connections_have_a_turn_each_and_others_do_not_wait(
     async def check() -> None:
         many = [await http_connection(app, sock) for _ in range(10)]
         for number, (http, _) in enumerate(many):
-            http._load.add(0.01 * (number > 0), 100.0)
+            http._load.add(0.01 * (number > 0), 100.0, 0.01 * (number > 0))
         for number, (http, _) in reversed(list(enumerate(many))):
             http.data_received(b"GET /%d HTTP/1.1\r\n\r\n" % number)
         await asyncio.sleep(0)

@@ -15,8 +15,12 @@ class Recorder:
         self.steps = 0
         self.statuses: list[int] = []
 
-    def worked(self, seconds: float) -> None:
+    def begin_step(self) -> float:
+        return 7.0
+
+    def worked(self, seconds: float, began: float) -> None:
         assert seconds >= 0
+        assert began == 7.0
         self.steps += 1
 
     def answered(self, status: int) -> None:
@@ -67,7 +71,7 @@ def test_failures_and_cancellation_pass_through() -> None:
         await asyncio.sleep(0)
 
     async def run(coroutine: Any, told: Recorder) -> None:
-        await TimedSteps(coroutine, told.worked)
+        await TimedSteps(coroutine, told)
 
     async def check() -> None:
         told = Recorder()

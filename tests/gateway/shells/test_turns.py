@@ -17,6 +17,7 @@ from gateway.shells.turns import (
     SHARE,
     SILENCE_SECONDS,
     TURN,
+    WATCH_SECONDS,
     LoopUsage,
     Portion,
     Turns,
@@ -66,10 +67,10 @@ def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
 
 def test_who_has_used_least_lately_goes_first(clock: Clock) -> None:
     loads = [LoopUsage() for _ in range(3)]
-    loads[0].add(0.03, clock.now)
-    loads[1].add(0.01, clock.now)
+    loads[0].add(0.03, clock.now, 0.03)
+    loads[1].add(0.01, clock.now, 0.01)
     clock.now += 0.1
-    loads[2].add(0.02, clock.now)  # the others' has worn off a little
+    loads[2].add(0.02, clock.now, 0.02)  # the others' has worn off a little
     assert sorted(range(3), key=lambda n: loads[n].priority) == [1, 2, 0]
 
     async def check() -> None:
@@ -170,7 +171,7 @@ def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock
     assert portion.size == FIRST_PORTION
     portion.used(clock.now - 2 * TURN, portion.size, worked=2 * TURN)
     assert FIRST_PORTION / 3 < portion.size < FIRST_PORTION / 1.9
-    portion.used(clock.now - 1000 * TURN, portion.size)
+    portion.used(clock.now - 1000 * TURN, portion.size, worked=1000 * TURN)
     assert portion.size == MIN_PORTION
     assert portion.busy
     for _ in range(20):
@@ -205,9 +206,32 @@ def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Clock) 
     assert not load.busy
 
 
+def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock: Clock) -> None:
+    """Twenty requests a second of 0.5 ms, each of which takes 8 ms by the clock; and twenty that do take 8 ms."""
+    honest, busy = LoopUsage(), LoopUsage()
+    assert honest.begin() == 0.0, "the call to the kernel is spared"
+    for number in range(40):
+        clock.now += 0.05
+        for load, work in ((honest, 0.0005), (busy, 0.008)):
+            load.add(0.008, clock.now, work if number else 0.0)
+            assert load.begin() > 0, "its CPU time is measured from now on"
+        assert not honest.busy
+    assert busy.busy
+    clock.now += WATCH_SECONDS
+    assert honest.begin() == 0.0
+
+
+def test_what_takes_long_by_the_clock_once_is_not_believed(clock: Clock) -> None:
+    load = LoopUsage()
+    load.add(0.1, clock.now)
+    assert not load.busy
+    load.add(0.1, clock.now, 0.1)
+    assert load.busy
+
+
 def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: Clock) -> None:
     load = LoopUsage()
-    load.add(1000.0, clock.now)
+    load.add(1000.0, clock.now, 1000.0)
     assert load.busy
     clock.now += MOST_USED / SHARE
     assert not load.busy

@@ -107,7 +107,6 @@ def test_what_cannot_be_read_now_is_no_short_answer(
             lambda: index.message("id 59"),
             lambda: index.entry(9),
             lambda: list(index.newest("lobby")),
-            lambda: list(index.latest(COUNT)),
             lambda: core.bus.find("id 59"),
         ):
             left[0] = min(left[0], 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,14 +15,20 @@ from adapters.sprout.wire import base64url
 from gateway.core.message import Message, PendingForm
 
 
+class Line(PendingForm):
+    """A line that is made when the test says so."""
+
+    number = -1
+
+
 class SigningJob:
-    """Lines that are made when the test says so."""
+    """Makes lines, and keeps them."""
 
     def __init__(self) -> None:
-        self.lines: list[PendingForm] = []
+        self.lines: list[Line] = []
 
-    def __call__(self, _message: Message) -> PendingForm:
-        self.lines.append(PendingForm())
+    def __call__(self, _message: Message) -> Line:
+        self.lines.append(Line())
         return self.lines[-1]
 
 
@@ -70,6 +77,94 @@ def test_a_line_that_cannot_be_signed_is_skipped(place: Any, lobby: str, signing
     signing.lines[0].fill(None)
     signing.lines[1].fill(b"SHA512_B32__two x")
     assert ear.read().splitlines()[1:] == ["SHA512_B32__two x"]
+
+
+def told(line: Any) -> list[str]:
+    """What it heard but the nodes' bodies: the announces, and what was said."""
+    return [text.partition("__")[2].partition(" ")[0] or text for text in line.read().splitlines()]
+
+
+def test_signed_lines_wait_for_those_that_are_being_signed(place: Any, lobby: str, signing: SigningJob) -> None:
+    ear, toy = listen(place, lobby), place.toy()
+    told(ear)
+    now = 0.0
+    place.adapter.parts.delivery._clock = lambda: now
+    for n in range(5):
+        toy.say(n)
+    for n in (0, 2, 1):
+        signing.lines[n].fill(b"SHA512_B32__%d x" % n)
+    assert told(ear) == []
+    now = delivery.MAX_WAIT
+    signing.lines[4].fill(b"SHA512_B32__4 x")
+    assert told(ear) == ["announce 0 3", "0", "1", "2"], "they have waited long enough"
+    signing.lines[3].fill(b"SHA512_B32__3 x")
+    assert told(ear) == ["announce 1 2", "3", "4"], "nothing is left to wait for"
+
+
+def test_signed_lines_wait_for_a_second_at_most(place: Any, lobby: str, signing: SigningJob) -> None:
+    ear, toy = listen(place, lobby), place.toy()
+    told(ear)
+    toy.say("one")
+    toy.say("two")
+    signing.lines[0].fill(b"SHA512_B32__one x")
+    place.adapter.tick(place.clock())
+    assert told(ear) == ["announce 0 1", "one"]
+
+
+def test_so_many_signed_lines_wait_at_most(
+    place: Any, lobby: str, signing: SigningJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "MAX_GROUP", 3)
+    monkeypatch.setattr(delivery, "MAX_WAIT", 1e9)
+    ear, toy = listen(place, lobby), place.toy()
+    told(ear)
+    for n in range(5):
+        toy.say(n)
+    for n in range(3):
+        assert told(ear) == []
+        signing.lines[n].fill(b"SHA512_B32__%d x" % n)
+    assert told(ear) == ["announce 0 3", "0", "1", "2"]
+
+
+def test_lines_that_leave_together_are_those_that_leave_one_by_one(
+    place: Any, lobby: str, signing: SigningJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However their signatures come, or fail, and whoever speaks, comes, leaves or hangs up meanwhile."""
+    monkeypatch.setattr(delivery, "MAX_WAIT", 1e9)
+    community = lobby.split(" ")[0]
+
+    def play(seed: int, group: int) -> list[list[str]]:
+        monkeypatch.setattr(delivery, "MAX_GROUP", group)
+        random, toy = Random(seed), place.toy()
+        ears = [listen(place, lobby) for _ in range(3)]
+        left = signing.lines = list[Line]()
+        for n in range(40):
+            if (kind := random.randrange(10)) < 4:
+                toy.say(n)
+                if left and left[-1].number < 0:  # else nobody of Arbor listens
+                    left[-1].number = n
+            elif kind < 7 and left:
+                line = left.pop(random.randrange(len(left)))
+                line.fill(None if random.random() < 0.2 else b"SHA512_B32__%d x" % line.number)
+            elif kind < 9:
+                ear = random.choice(ears)
+                ear.session.receive_data(f"{random.choice(('', 'un'))}subscribe 7 {community}\n".encode())
+            elif random.random() < 0.2:
+                ears.append(listen(place, lobby))
+                ears.pop(0).close()
+        while left:
+            line = left.pop()
+            line.fill(b"SHA512_B32__%d x" % line.number)
+        heard = [[text for text in told(ear) if text.isdigit()] for ear in ears]
+        for ear in ears:
+            ear.close()
+        toy.receive_eof()
+        assert place.adapter.parts.delivery.size == 0
+        return heard
+
+    outcomes = [(play(seed, 1), play(seed, 8)) for seed in range(40)]
+    assert all(one == other for one, other in outcomes)
+    assert sum(len(heard) for one, _ in outcomes for heard in one) > 500
 
 
 def test_nothing_is_delivered_after_unsubscribing(place: Any, lobby: str, signing: SigningJob) -> None:

@@ -13,17 +13,23 @@ from adapters.sprout.announces.waiting import MAX_ASKED, REQUEST_TIMEOUT
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import Reply, decode, sign_community, sign_identity
 from adapters.sprout.hub.rights import PEER
-from adapters.sprout.sessions.peering import MAX_REREQUESTED, SLICE, WINDOW, Address, Peering, read_address
+from adapters.sprout.sessions.peering import MAX_REREQUESTED, SLICE, WINDOW, Peering
+from adapters.sprout.sessions.peers import Address, SproutPeer, read_address
 from adapters.sprout.settings import SproutSettings
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import MAX_BODY, MAX_NODES
+from gateway.core.message import Message
 from gateway.core.outbox import LOW_WATER
 from gateway.core.principal import Principal
 
+ORIGIN = "0190b3c2-1111-7abc-8def-000000000001"  # an id that another gateway gave
 
-def dial(place: Any) -> Any:
-    """A peering, and the line of the relay that was dialled."""
-    line = type(place.connect())(place, place.adapter.open(Peering, Principal(PEER)))
+
+def dial(place: Any, **peer: Any) -> Any:
+    """A peering, and the line of the relay that was dialled; *peer* says what is exchanged."""
+    session = place.adapter.open(Peering, Principal(PEER))
+    session.exchange = SproutPeer.model_validate({"url": "tcp://relay.example:1", **peer})
+    line = type(place.connect())(place, session)
     assert line.read() == f"list 0 1 {MAX_NODES}\n"
     return line
 
@@ -155,6 +161,65 @@ def test_channels_without_a_right_are_not_shared(make_place: Callable[..., Any],
     assert len([text for text in told if text.startswith("subscribe")]) == 1
 
 
+def test_only_channels_of_its_patterns_are_exchanged(place: Any, alice: Any, bob: Any, announce: Any) -> None:
+    place.bus.subscribe(ear := place.toy(), "other")
+    news, other = alice.community("news/a"), alice.community("other")
+    announce(place.connect(), alice.identity, news, other, alice.reply(other, "here"))
+    line = dial(place, channels=["news/*", "there"])
+    there, strange = bob.community("there"), bob.community("strange")
+    asked = line.ask(response(0, there, strange))
+    assert asked == f"query 1 1\n{bob.id}\n"
+    told = lines(line.ask(response(1, bob.identity)))
+    followed = [text.split(" ")[2] for text in told if text.startswith("subscribe ")]
+    assert set(followed) == {id_of(news), id_of(there)}
+    assert (place.store.seq(id_of(there)) is not None, place.store.seq(id_of(strange))) == (True, None)
+    assert id_of(other) not in told
+    announce(place.connect(), alice.reply(other, "stays"))
+    carol = str(alice.line(sign_identity("carol", alice.key, alice.now)))
+    announce(place.connect(), carol)
+    assert line.read() == "", "neither a reply nor an author of another channel is told of"
+    line.ask("announce 9 1\n" + alice.reply(other, "does not come in") + "\n")
+    assert [json.loads(message.content)["content"] for message in ear.heard] == ["here", "stays"]
+    assert line.ask(f"subscribe 8 {id_of(other)}\nleaves_of 7 {id_of(other)} 9\n") == "status 8 1\nresponse 7 0\n"
+    assert line.ask(f"query 6 1\n{id_of(carol)}\n") == response(6, carol), "authors may be asked for"
+    assert line.session.report()["communities"] == 2
+
+
+def test_a_link_inwards_tells_nothing(place: Any, alice: Any, announce: Any) -> None:
+    community, reply = alice.community("woods"), alice.reply(alice.community("woods"), "hello")
+    announce(place.connect(), alice.identity, community)
+    line = dial(place, direction="in")
+    assert lines(line.ask(response(0))) == [
+        f"subscribe 1 {id_of(community)}",
+        f"leaves_of 2 {id_of(community)} {MAX_NODES}",
+    ]
+    reply = alice.reply(community, "from there")
+    place.bus.subscribe(ear := place.toy(), "woods")
+    assert line.ask(response(2, reply)) == ""
+    assert [message.content for message in ear.heard] == [b'{"content":"from there"}']
+    announce(place.connect(), alice.reply(community, "from here"))
+    place.toy().say({"n": 1}, "new")
+    place.settle()
+    assert not [text for text in lines(line.read()) if text.startswith(("announce", "SHA512"))]
+    assert line.ask(f"query 6 2\n{alice.id}\n{id_of(community)}\n") == "response 6 0\n"
+
+
+def test_a_link_outwards_takes_nothing(place: Any, alice: Any, bob: Any, announce: Any) -> None:
+    community = alice.community("woods")
+    known, missing = alice.reply(community, "known"), alice.reply(community, "missing")
+    announce(place.connect(), alice.identity, community, known, missing)
+    line = dial(place, direction="out")
+    line.ask(response(0, bob.community("theirs")))
+    theirs = bob.reply(community, "theirs")
+    told = lines(line.ask(response(3, known, theirs)))
+    assert [text for text in told if text.startswith("SHA512")] == [id_of(missing)], "what it has is not announced"
+    assert line.ask(f"announce 9 2\n{bob.identity}\n{theirs}\n") == "status 9 0\n"
+    assert [place.store.seq(id_of(node)) for node in (bob.identity, theirs)] == [None, None]
+    announce(place.connect(), after := alice.reply(community, "after"))
+    assert lines(line.read())[1:] == [id_of(after)]
+    assert line.session.report() == {"communities": 1, "behind": 0, "missing": 0, "caughtUp": True}
+
+
 def test_it_keeps_reading_while_its_announces_wait(place: Any) -> None:
     dialled, accepted = dial(place).session, place.connect().session
     for session in (dialled, accepted):
@@ -284,6 +349,11 @@ def test_invalid_addresses(text: str) -> None:
     ("setting", "value", "reason"),
     [
         ("peers", ["arbor.example"], "is not HOST:PORT"),
+        ("peers", [{"url": "arbor.example"}], "is not HOST:PORT"),
+        ("peers", [{"url": "a:1", "channels": []}], "at least 1 item"),
+        ("peers", [{"url": "a:1", "channels": ["\n"]}], "neither a channel nor a pattern"),
+        ("peers", [{"url": "a:1", "direction": "up"}], "'in', 'out' or 'both'"),
+        ("peers", ["a:1", {"url": "a:1", "channels": ["x"]}], "the same url twice"),
         ("gateways", ["Trellis 0c81364f2d97a0bb"], "not the ids of nodes"),
         ("authorities", "no/such.pem", "is not a file"),
         ("authorities", __file__, "holds no certificates"),
@@ -392,12 +462,27 @@ def test_messages_of_a_trusted_gateway_are_known_by_their_origin(
     # alice signs for somebody with her own key, as gateways do
     guest = type(alice)("alice")
     guest.identity = guest.line(sign_identity("peer 7 (toys)", alice.key, alice.now))
-    announce(line, guest.identity, signed(guest, community, "one", origin="elsewhere-1"))
-    announce(line, signed(bob, community, "two", origin="elsewhere-2"))
+    announce(line, guest.identity, signed(guest, community, "one", origin=ORIGIN))
+    announce(line, signed(bob, community, "two", origin=ORIGIN[:-1] + "2"))
     assert [message.content for message in toy.heard] == [b'{"content":"one"}', b'{"content":"two"}']
-    assert place.bus.find("elsewhere-1").id == toy.heard[0].id
-    assert place.bus.find("elsewhere-2") is None  # bob is nobody whose word is taken
-    announce(line, signed(alice, community, "one, again", origin="elsewhere-1"))
+    assert place.bus.find(ORIGIN).id == toy.heard[0].id
+    assert place.bus.find(ORIGIN[:-1] + "2") is None  # bob is nobody whose word is taken
+    announce(line, signed(alice, community, "one", origin=ORIGIN))
     assert len(toy.heard) == 2
-    answer = place.toy().say({"n": "answer"}, parent="elsewhere-1")
+    answer = place.toy().say({"n": "answer"}, parent=ORIGIN)
     assert answer.parent == toy.heard[0].id
+
+
+def test_an_origin_that_something_else_has_silences_nothing(trusting: Any, alice: Any, bob: Any, announce: Any) -> None:
+    place, listener = trusting, trusting.toy()
+    place.bus.subscribe(listener, "lobby")
+    theirs = community_for(alice, "lobby")
+    place.bus.publish(Message("lobby", place.toy().peer, "toy", b'{"content":"forged"}', id=ORIGIN))
+    metadata = twig.encode({"origin/1": ORIGIN.encode()})
+    line = place.connect()
+    announce(line, alice.identity, bob.identity, theirs)
+    says = [(alice, "true"), (alice, "true"), (bob, "true"), (alice, "forged"), (bob, "else")]
+    announce(line, *(author.reply(theirs, text, metadata) for author, text in says))
+    heard = [json.loads(message.content)["content"] for message in listener.heard]
+    assert heard == ["forged", "true", "else"]
+    assert place.gateway.metrics.counts["ids_taken"] == {("sprout",): 2}

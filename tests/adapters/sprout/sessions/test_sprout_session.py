@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import accumulate, pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from adapters.sprout.announces import waiting
 from adapters.sprout.forest import forest, twig
-from adapters.sprout.sessions import session
+from adapters.sprout.outgoing import announcing
 from adapters.sprout.sessions.session import MESSAGE_SECONDS, SproutSession
 from adapters.sprout.wire import base64url, codec
 
@@ -236,7 +238,7 @@ def test_a_request_keeps_the_size_of_the_outbox(place: Any, lobby: str, alice: A
 def test_nodes_of_an_announce_are_bounded(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "MAX_NODES_ANNOUNCED", 2)
+    monkeypatch.setattr(announcing, "MAX_NODES_ANNOUNCED", 2)
     ear, replies = place.connect(), [alice.reply(lobby, str(n)) for n in range(5)]
     ear.send(f"subscribe 0 {id_of(lobby)}\n")
     announce(place.connect(), *replies)
@@ -615,3 +617,53 @@ def test_any_bytes_are_survived(place: Any, valid: dict[str, str], data: st.Data
         line.read()
     line.close()
     place.settle()
+
+
+# Statuses
+
+
+def test_statuses_without_effect_are_passed_over_as_if_each_was_read(
+    place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among requests, rubbish and nodes whose parents the gateway asks for; cut anywhere, mostly behind a line."""
+    random = Random(20261123)
+    orphan = alice.reply(alice.reply(lobby, "never sent"), "an orphan")
+    statuses = ["status 0 0\n", "status 0 0\nstatus 1 0\n", "status 1 1\n", f"status {10**17} {10**17}\n"]
+    others = [
+        *("status 0 0 0\n", "status x 0\n", f"status 0 {10**18}\n", "status -1 0\n", "status  0 0\n", "status 0 0\r\n"),
+        *("version 2 0.0\n", "query 3 1\n", f"{id_of(lobby)}\n", "nothing\n", "\n", "list 5 1 x\n", "response 0 1\n"),
+        f"announce 6 1\n{orphan}\n",
+    ]
+    passed = 0
+
+    def play(chunks: list[str]) -> tuple[Any, ...]:
+        line = place.connect()
+        heard = [line.send(chunk) for chunk in chunks]
+        session = line.session
+        parser, asked = session._parser, session._arrivals._requests._open
+        line.close()
+        state = parser.in_message, parser._skipping, parser.message_id, sorted(asked)
+        return heard, state, session.handshake, session._silent_seconds
+
+    for _ in range(300):
+        lines = random.choices([*statuses, *others], [8] * len(statuses) + [1] * len(others), k=8)
+        text = "".join(lines)
+        ends = [at for at in accumulate(map(len, lines)) if random.random() < 0.8]
+        cuts = sorted({0, len(text), *ends, *random.choices(range(len(text)), k=random.randrange(2))})
+        chunks = [text[at:end] for at, end in pairwise(cuts)]
+        at_once = play(chunks)
+        passed += sum(codec.are_statuses(chunk.encode()) for chunk in chunks)
+        with monkeypatch.context() as patch:
+            patch.setattr(codec, "are_statuses", lambda _data: False)
+            assert play(chunks) == at_once, chunks
+    assert passed > 300
+
+
+def test_a_client_of_http_is_told_that_this_is_another_port(place: Any) -> None:
+    line = place.connect()
+    told = line.send("GET /v1/channels HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head, _, text = told.partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 400 ")
+    assert f"Content-Length: {len(text)}" in head
+    assert text.startswith("This port speaks Sprout")
+    assert line.session.closing is not None

@@ -53,8 +53,7 @@ def test_a_replayed_message_is_its_authors_and_the_connection_is_nobody(
     assert thief.identity is None
     assert not thief.link
     assert thief.who == thief.peer
-    said = [entry for entry in broker.core.index.unapplied() if isinstance(entry, Message)]
-    assert [message.sender.identity for message in said] == [alice.address] * 2
+    assert [message.sender.identity for message in broker.logged()] == [alice.address] * 2
 
 
 def test_what_is_said_to_the_author_does_not_reach_it(broker: Any, carry: Callable[..., Any], alice: Any) -> None:

@@ -1,0 +1,52 @@
+"""Stream messages that another gateway has kept and somebody hands over: published as its links bring them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adapters.streamr.model.users import User
+from adapters.streamr.wire.control import PublishRequest
+from adapters.streamr.wire.ids import NAME, channel_of
+from adapters.streamr.wire.message import parse_message
+from gateway.core.errors import RequestError
+from gateway.core.message import Peer
+from gateway.core.principal import Principal
+
+from .publish_handler import LINK
+
+if TYPE_CHECKING:
+    from gateway.core.bus import Bus
+
+    from .publish_handler import PublishHandler
+
+OTHER_CHANNEL = "the message is for another channel"
+
+
+class _Bringer:
+    """Who hands messages over: it is the bringer's right that counts, because authors have none here."""
+
+    address: str | None = None
+
+    def __init__(self, caller: Principal, who: Peer) -> None:
+        self.principal = Principal(LINK)
+        self.user = User(caller)
+        self.who = who
+
+    def authenticate(self, _request: PublishRequest) -> User:
+        """The bringer."""
+        return self.user
+
+    def pace_author(self, author: Peer) -> None:
+        """Do not pace *author*: the bringer is paced."""
+
+
+def take_over(bus: Bus, handler: PublishHandler, wire: bytes, channel: str, caller: Principal, who: Peer) -> bool:
+    """Publish the stream message *wire*, as `Adapter.take_over` says; return whether it was new."""
+    message = parse_message(wire)
+    if bus.channels.channel(NAME, channel_of(message.id.stream_id, message.id.stream_partition)) != channel:
+        raise RequestError(OTHER_CHANNEL)
+    refusals: list[RequestError] = []
+    taken = handler.publish(_Bringer(caller, who), PublishRequest(message=message), channel, refusals.append)
+    if refusals:
+        raise refusals[0]
+    return taken is not None

@@ -1,0 +1,162 @@
+"""What a link sends to another broker: what was logged since its cursor, then what is published, in the log's order.
+
+The log is the spool: nothing else is kept for a broker that cannot be reached. Brokers do not confirm what is
+published, but answer other requests in order. So a link that has sent something asks for a stream's last message, at
+most one such question at a time; with the answer, whatever it is, all that was sent before has arrived. If the broker
+could not take a message, the link goes back to its cursor, once for each message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from adapters.streamr.wire.claims import with_claim
+from adapters.streamr.wire.codec import encode
+from adapters.streamr.wire.control import PublishRequest, ResendRequest
+from adapters.streamr.wire.ids import stream_of
+from adapters.streamr.wire.message import LATEST
+from gateway.core.bounded import BoundedMap
+from gateway.core.errors import RequestError
+from gateway.core.frames import text_frame
+from gateway.core.shared_ids import shared_id
+
+if TYPE_CHECKING:
+    from adapters.streamr.parts import StreamrParts
+    from gateway.core.message import Message
+    from gateway.core.outbox import Outbox
+
+CONTROL: Final = 2  # the version of control frames in which a link speaks
+PAGE: Final = 32  # messages of the log that are read in one turn
+PAGE_BYTES: Final = 1 << 18  # of their contents
+CATCH_UP: Final = 500  # messages of the log a second: half of what a gateway takes of a peer by default
+MAX_FAILED: Final = 1_000  # messages that were sent a second time, and are not sent again
+MAX_HELD: Final = 1_000  # messages that are published while a link catches up; it reads the others from the log
+SENT: Final = "sent "  # begins the id of the question whose answer confirms what was sent before
+
+
+class LinkSpool:
+    """Sends to *link* the messages of the *wanted* channels after the sequence *cursor*, each once."""
+
+    def __init__(
+        self, link: Outbox, parts: StreamrParts, wanted: Callable[[str], bool], token: str | None, cursor: int
+    ) -> None:
+        self.cursor = cursor  # the last sequence before which everything has certainly arrived
+        self.count = 0  # messages that were sent
+        self.caught_up = False
+        self.asked_at: int | None = None  # when the open question was asked, ms
+        self._link = link
+        self._parts = parts
+        self._index = parts.context.services.index
+        self._wanted = wanted
+        self._token = token
+        self._read = cursor  # the last sequence that was read from the log
+        self._sent = self._asked = 0  # sequences: the last that was sent, and the last when the question was asked
+        self._channel = ""  # of the last message
+        self._held: deque[Message] = deque()
+        self._dropped = 0  # the last sequence that had no room in `_held`
+        self._allowance = CATCH_UP  # messages of the log that may be sent until the next tick
+        self._paused = False  # until the next tick
+        self._failed = BoundedMap[int, None](MAX_FAILED)  # sequences
+        self._returning = False  # to the cursor, at the next tick
+
+    def start(self) -> None:
+        """Begin with what the log has after the cursor; without a cursor, with what is new."""
+        if not self.cursor:
+            self.cursor = self._index.synced_seq
+            self.caught_up = True
+        else:
+            self._next_page()
+
+    def deliver(self, message: Message) -> None:
+        """Send a *message* that was just published, or keep it until the link has caught up."""
+        if not self.caught_up:
+            self._held.append(message)
+            if len(self._held) > MAX_HELD:
+                self._dropped = self._held.popleft().seq
+        elif (frame := self._frame(message)) is not None:
+            self._link.put(frame)
+
+    def tick(self, now: int) -> None:
+        """Ask for a confirmation if one is due, or move the cursor on if nothing waits for one; *now* is in ms."""
+        self._allowance = CATCH_UP
+        if self._returning and self.caught_up:
+            self._returning, self.caught_up, self.asked_at, self._read = False, False, None, self.cursor
+            self._paused = True
+        if self._paused:
+            self._paused = False
+            self._next_page()
+        if not self.caught_up or self.asked_at is not None:
+            return
+        if self._sent <= self.cursor:
+            self.cursor = max(self.cursor, self._index.synced_seq)
+            return
+        stream, partition = stream_of(self._channel)
+        self._asked, self.asked_at = self._sent, now
+        question = ResendRequest(
+            stream_id=stream,
+            stream_partition=partition,
+            number_last=1,
+            request_id=f"{SENT}{self._sent}",
+            session_token=self._token,
+        )
+        self._link.send(text_frame(encode(question, CONTROL)))
+
+    def answered(self) -> None:
+        """Take the answer to the open question: what was sent before it has arrived."""
+        if self.asked_at is not None:
+            self.asked_at = None
+            if not self._returning:
+                self.cursor = self._asked
+
+    def failed(self, seq: int) -> bool:
+        """Send the message *seq* once more, which the broker could not take now; return whether it is sent."""
+        if seq in self._failed or seq <= self.cursor:
+            return False
+        self._failed[seq] = None
+        self._returning = True
+        return True
+
+    def _next_page(self) -> None:
+        """Let the link pull what the next page of the log has, unless it is closing."""
+        if self._link.closing is not None:
+            return
+        try:
+            page = self._index.scan(self._wanted, after=self._read, limit=PAGE, size=PAGE_BYTES)
+        except RequestError:
+            self._link.close(1011, "the index cannot be read")
+            return
+        self._read = page.last
+        self._link.stream(self._frames(page.messages))
+
+    def _frames(self, messages: list[Message]) -> Iterator[bytes]:
+        yield from filter(None, map(self._frame, messages))
+        if self._read < max(self._index.synced_seq, self._dropped):
+            self._allowance -= len(messages)
+            self._paused = self._allowance <= 0
+            if not self._paused:
+                self._parts.context.services.answer_scheduler.schedule(self._next_page, "")
+            return
+        while self._held:
+            message = self._held.popleft()
+            if message.seq > self._read and (frame := self._frame(message)) is not None:
+                yield frame
+        self.caught_up = True
+
+    def _frame(self, message: Message) -> bytes | None:
+        """The PublishRequest of *message*; None if it has no form in Streamr.
+
+        What its author signed goes as it is, so others find the signature good. What came by another protocol is
+        signed with the key of its sender here, as in every other answer of this gateway, so its id is the same. The id
+        by which gateways know it is added; a gateway removes it, and others need not look at it.
+        """
+        found = self._parts.forms.stream_message(message)
+        if found is None:
+            return None
+        self.count += 1
+        self._sent, self._channel = message.seq, message.channel
+        request = PublishRequest(
+            message=with_claim(found, shared_id(message)), request_id=str(message.seq), session_token=self._token
+        )
+        return text_frame(encode(request, CONTROL, LATEST))

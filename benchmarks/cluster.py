@@ -1,0 +1,203 @@
+"""`python -m benchmarks.cluster`: a cluster of three gateways and three NATS servers, beside one gateway.
+
+The servers keep three replicas and sync always. Three things are measured, in turns with a gateway that runs alone:
+
+- accepted messages a second over REST with 64 requests in flight, shared by the gateways, and their median latency;
+- the median latency with one request in flight at one gateway (`quiet`);
+- deliveries of each gateway per second of its CPU time, when one peer of the topic relay publishes to 100 listeners at
+  each gateway.
+
+All programs run on this machine: on two cores they compete, so the CPU time of each is what tells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.commands.cluster_parts import CONFIGURATION, free_ports, nats_program
+
+from .generator import Group, Traffic
+from .rounds import cpu_seconds
+from .servers import Server, running, trellis, trellis_addresses, wait_until_ready
+from .workload import ROOT, Bench, Result
+
+NAMES = ("one", "two", "three")
+IN_FLIGHT, LISTENERS, WINDOW = 64, 100, 64
+GOALS = {"accepted a second": 4_000.0, "accept p50, ms": 30.0, "quiet accept p50, ms": 6.0, "deliveries, ratio": 0.8}
+
+
+@dataclass(frozen=True)
+class Spread(Traffic):
+    """*kinds* are (role, count, service, gateway); the traffic goes to all gateways of a cluster at once."""
+
+    kinds: Sequence[tuple[str, int, str, int]] = ()
+
+    def at(self, gateways: Sequence[Server]) -> tuple[Traffic, Server]:
+        """The same, with a service for each gateway, and one server that has them all."""
+        addresses = {f"{service}{at}": gateways[at].addresses[service] for _, _, service, at in self.kinds}
+        groups = [Group(role, count, f"{service}{at}") for role, count, service, at in self.kinds]
+        return replace(self, groups=groups), replace(gateways[0], addresses=addresses)
+
+
+def accepting(gateways: int, in_flight: int) -> Spread:
+    """REST publishers, so many over all gateways."""
+    shares = [in_flight // gateways + (at < in_flight % gateways) for at in range(gateways)]
+    kinds = [("publisher", share, "rest", at) for at, share in enumerate(shares) if share]
+    return Spread((), rhythm="answer", kinds=kinds)
+
+
+def fanning(gateways: int) -> Spread:
+    """One publisher of the topic relay, and listeners at each gateway."""
+    listeners = [("listener", LISTENERS, "relay", at) for at in range(gateways)]
+    return Spread((), window=WINDOW, kinds=[("publisher", 1, "relay", 0), *listeners])
+
+
+@contextmanager
+def nats_servers(bench: Bench) -> Iterator[list[tuple[str, int]]]:
+    """Three NATS servers; yields the URL and the process of each."""
+    work = bench.folder / "servers"
+    ports, routes = free_ports(len(NAMES)), free_ports(len(NAMES))
+    with ExitStack() as stack:
+        found: list[tuple[str, int]] = []
+        for name, port, route in zip(NAMES, ports, routes, strict=True):
+            home = work / f"nats-{name}"
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir(parents=True)
+            others = json.dumps([f"nats://127.0.0.1:{each}" for each in routes if each != route])
+            text = CONFIGURATION.format(name=name, port=port, folder=home, route=route, routes=others)
+            (home / "nats.conf").write_text(text)
+            command = [nats_program(), "--config", str(home / "nats.conf")]
+            process, _ = stack.enter_context(running(f"nats-{name}", command, work))
+            found.append((f"nats://127.0.0.1:{port}", process.pid))
+        yield found
+
+
+@contextmanager
+def members(bench: Bench, urls: Sequence[str]) -> Iterator[list[Server]]:
+    """Three gateways of one cluster, with the keys of the first."""
+    work = bench.folder / "servers"
+    with ExitStack() as stack:
+        found: list[Server] = []
+        for name in NAMES:
+            data = work / f"member-{name}"
+            shutil.rmtree(data, ignore_errors=True)
+            if found:
+                shutil.copytree(work / f"member-{NAMES[0]}" / "keys", data / "keys")
+            settings = {
+                "TRELLIS_LIMITS__RATES": "off",
+                "TRELLIS_CLUSTER__URL": json.dumps(list(urls)),
+                "TRELLIS_CLUSTER__GATEWAY": name,
+            }
+            command = [sys.executable, "-m", "gateway", "serve", "--port", "0", "--sprout-port", "0"]
+            process, log = stack.enter_context(
+                running(f"member-{name}", [*command, "--data", str(data)], work, ROOT, **settings)
+            )
+            ready = wait_until_ready(process, log)
+            found.append(Server(name, process.pid, trellis_addresses(ready["http"], ready["sprout"])))
+        yield found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a round: the *result*, and the CPU time (s) of each process."""
+
+    result: Result
+    cpu: tuple[float, ...]
+
+
+def measure(load: Spread, gateways: Sequence[Server], pids: Sequence[int], bench: Bench) -> Measured:
+    """Put *load* on *gateways*; CPU time is that of *pids*."""
+    traffic, server = load.at(gateways)
+    with traffic.open(server, bench) as go:
+        time.sleep(0.2)
+        before = [cpu_seconds(pid) for pid in pids]
+        result = go()
+        return Measured(result, tuple(cpu_seconds(pid) - was for pid, was in zip(pids, before, strict=True)))
+
+
+def compare(bench: Bench) -> list[dict[str, float]]:
+    """Measure in turns; one row of figures for each round."""
+    rows = []
+    with nats_servers(bench) as servers, ExitStack() as stack:
+        several = stack.enter_context(members(bench, [url for url, _ in servers]))
+        alone = [stack.enter_context(trellis(bench, "alone"))]
+        everybody = [*(server.pid for server in several), *(pid for _, pid in servers)]
+        one = [alone[0].pid]
+        for number in range(bench.rounds):
+            load = os.getloadavg()[0]
+            busy = measure(accepting(3, IN_FLIGHT), several, everybody, bench)
+            single = measure(accepting(1, IN_FLIGHT), alone, one, bench)
+            quiet = measure(accepting(1, 1), several, everybody, bench)
+            still = measure(accepting(1, 1), alone, one, bench)
+            fan_one = measure(fanning(1), alone, one, bench)
+            fan = measure(fanning(3), several, everybody, bench)
+            rows.append(_row(load, busy, single, quiet, still, fan, fan_one))
+            sys.stderr.write(f"round {number}: {_line(rows[-1])}\n")
+    return rows
+
+
+def _row(
+    load: float, busy: Measured, single: Measured, quiet: Measured, still: Measured, fan: Measured, fan_one: Measured
+) -> dict[str, float]:
+    """The figures of a round. A delivery counts for the gateway that makes it, a third of all."""
+    for each in (busy, single, quiet, still, fan, fan_one):
+        if not each.result.exact:
+            sys.stderr.write(f"FAULT: {each.result}\n")
+    reference = fan_one.result.items / fan_one.cpu[0]
+    ratios = [fan.result.items / 3 / cpu / reference for cpu in fan.cpu[:3]]
+    accepted = busy.result.items
+    return {
+        "accepted a second": accepted / busy.result.seconds,
+        "accepted a second, alone": single.result.items / single.result.seconds,
+        "accept p50, ms": busy.result.p50_us / 1e3,
+        "accept p50 alone, ms": single.result.p50_us / 1e3,
+        "quiet accept p50, ms": quiet.result.p50_us / 1e3,
+        "quiet accept p50 alone, ms": still.result.p50_us / 1e3,
+        "CPU of the gateways, us a message": sum(busy.cpu[:3]) / accepted * 1e6,
+        "CPU of the NATS servers, us a message": sum(busy.cpu[3:]) / accepted * 1e6,
+        "CPU of one alone, us a message": single.cpu[0] / single.result.items * 1e6,
+        "deliveries, ratio": min(ratios),
+        "deliveries, ratio of the others": statistics.mean(ratios[1:]),
+        "deliveries a CPU-second, alone": reference,
+        "load": load,
+    }
+
+
+def _line(row: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:,.4g}" for name, value in row.items())
+
+
+def report(rows: Sequence[Mapping[str, float]]) -> str:
+    """The medians of *rows*, with the smallest and the largest, beside the goals."""
+    lines = [f"{'':40} {'median':>10} {'from':>10} {'to':>10} {'goal':>8}"]
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        figures = (statistics.median(values), min(values), max(values))
+        goal = f"{GOALS[name]:8,.4g}" if name in GOALS else ""
+        lines.append(f"{name:40} {' '.join(f'{value:10,.4g}' for value in figures)} {goal}".rstrip())
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a round")
+    parser.add_argument("--out", type=Path, default=Bench().folder, help="where files are kept")
+    options = parser.parse_args()
+    bench = Bench(options.out.resolve(), rounds=options.rounds, seconds=options.seconds)
+    sys.stdout.write(report(compare(bench)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Why a gateway is no member any more, or cannot become one, and what its operator can do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TOO_SHORT: Final = (
+    "the log ends with record {}, and what the stream has begins with {}: restore a backup of a member that is younger "
+    "than seven days (docs/how-to/cluster.md)"
+)
+
+REMOVED: Final = (
+    "this gateway was removed from the cluster (`trellis cluster remove`): move its data directory away, and restore a "
+    "backup of a member that was made since; or give it another name (cluster.gateway)"
+)
+TORN: Final = (
+    "the stream lacks a batch that others have read: a NATS server has lost or damaged it. Look at the servers, and if "
+    "they are well, restore a backup of a member that was made since (docs/how-to/cluster.md)"
+)
+QUIET: Final = "no other member passes the turn on, or the servers have no quorum"
+ELSEWHERE: Final = "another gateway accepts now; try again in a moment"

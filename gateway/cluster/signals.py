@@ -1,0 +1,157 @@
+"""Signals: what members of a cluster tell each other beside the stream, as JSON.
+
+A signal may be lost, and is kept nowhere. Every client that may write to the servers can send any signal, so each is
+checked first, and a bad one is counted and ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.storage.record_schema import MAX_NUMBER, MAX_SEQ
+
+MAX_SIGNAL: Final = 6 << 20  # bytes: a direct message with a content and a wire form of 1 MiB each, in base64
+MAX_VERSION: Final = 64  # characters
+MAX_ROWS: Final = 256  # of one signal about presence
+MAX_TEXT: Final = 1024  # characters of a name or an identity
+MAX_LINKS: Final = 256  # that a member names
+MAX_TERMS: Final = 256  # settings that members compare
+PROTOCOL: Final = 2  # of signals, batches and log lines: one more with whatever members of before cannot use
+
+MemberId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}@[0-9]{1,16}\Z")]
+Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+Seq = Annotated[int, Meta(ge=0, le=MAX_SEQ)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+
+
+class BadSignal(ValueError):
+    """Bytes are no signal; the text says why."""
+
+
+class Want(msgspec.Struct, tag_field="signal", tag="want"):
+    """*member* wants the turn."""
+
+    member: MemberId
+
+
+class Alive(msgspec.Struct, tag_field="signal", tag="alive"):
+    """*member* takes part: sent once a second.
+
+    Its log ends before *next_seq*; it has taken the stream up to *place*, and *acts* if it accepts now. It has sent
+    the `Changes` up to that *number*. It *speaks* that `PROTOCOL`, understands those from the *oldest* on, and has
+    *terms* of that digest, if it tells any (`gateway.cluster.agreement`). It names the *links* of these digests.
+    """
+
+    member: MemberId
+    version: Annotated[str, Meta(max_length=MAX_VERSION)]
+    next_seq: Seq
+    place: Count
+    acts: bool = False
+    number: Count = 0
+    speaks: Count = 1
+    oldest: Count = 1
+    terms: Annotated[str, Meta(max_length=MAX_VERSION)] = ""
+    links: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=MAX_LINKS)] = []
+
+
+class Terms(msgspec.Struct, tag_field="signal", tag="terms"):
+    """The *terms* of *member*, by name; it *asks* for those of the others. For the rest see `Alive`."""
+
+    member: MemberId
+    version: Annotated[str, Meta(max_length=MAX_VERSION)]
+    terms: Annotated[dict[Text, Text], Meta(max_length=MAX_TERMS)]
+    asks: bool = False
+    speaks: Count = 1
+    oldest: Count = 1
+
+
+class Leaving(msgspec.Struct, tag_field="signal", tag="leaving"):
+    """*member* stops."""
+
+    member: MemberId
+
+
+class PeerRow(msgspec.Struct, array_like=True, frozen=True):
+    """A peer in a channel; see `gateway.core.message.Peer`."""
+
+    channel: Text
+    number: Count
+    protocol: Text
+    identity: Text | None = None
+    name: Text | None = None
+    connection_protocol: Text | None = None
+
+
+class Changes(msgspec.Struct, tag_field="signal", tag="changes"):
+    """The *number*th change of who is present at *member*: peers that *left*, then some that *joined*."""
+
+    member: MemberId
+    number: Count
+    left: Annotated[list[tuple[Text, Count]], Meta(max_length=MAX_ROWS)] = []
+    joined: Annotated[list[PeerRow], Meta(max_length=MAX_ROWS)] = []
+
+
+class Ask(msgspec.Struct, tag_field="signal", tag="ask"):
+    """*member* asks another one for all who are present there."""
+
+    member: MemberId
+
+
+class Snapshot(msgspec.Struct, tag_field="signal", tag="snapshot"):
+    """A *part* (from 0) of all who are present at *member* after the *number*th change; *more* if parts follow."""
+
+    member: MemberId
+    number: Count
+    part: Count
+    more: bool
+    rows: Annotated[list[PeerRow], Meta(max_length=MAX_ROWS)] = []
+
+
+class DirectSignal(msgspec.Struct, tag_field="signal", tag="direct"):
+    """A direct message to the peer with *number*: its *line* as of the log, and the *name* of its sender.
+
+    *member* wants to be told, with *id*, to how many connections it was delivered.
+    """
+
+    member: MemberId
+    id: Count
+    number: Count
+    line: bytes
+    name: Text | None = None
+
+
+class Delivered(msgspec.Struct, tag_field="signal", tag="delivered"):
+    """*member* delivered the direct message *id* to *count* connections; protocols in *unfit* cannot carry it."""
+
+    member: MemberId
+    id: Count
+    count: Count
+    unfit: Annotated[list[Text], Meta(max_length=16)] = []
+
+
+class Words(msgspec.Struct, tag_field="signal", tag="words"):
+    """What *member*'s adapter of *protocol* tells those of the others."""
+
+    member: MemberId
+    protocol: Text
+    data: bytes
+
+
+Signal = Want | Alive | Terms | Leaving | Changes | Ask | Snapshot | DirectSignal | Delivered | Words
+
+_DECODER: Final = msgspec.json.Decoder(Signal)
+encode_signal: Final = msgspec.json.Encoder().encode
+
+
+def decode_signal(data: bytes) -> Signal:
+    """The signal in *data*; `BadSignal` if it is none."""
+    if len(data) > MAX_SIGNAL:
+        raise BadSignal(f"a signal has at most {MAX_SIGNAL:,} bytes")
+    try:
+        signal: Signal = _DECODER.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadSignal(str(error)) from None
+    return signal

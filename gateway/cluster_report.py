@@ -1,0 +1,103 @@
+"""The state of a member of a cluster: for `GET /v1/stats`, `trellis cluster status`, the console and the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.cluster.batch import NOBODY, name_of
+from gateway.cluster.roster import MemberInfo
+from gateway.jetstream.status import JetStreamStatus, Replica
+
+from .membership import Membership
+from .metrics import Metrics
+
+
+def report(membership: Membership, cluster: str) -> dict[str, Any]:
+    """Return everything about *membership* in the *cluster* of that name, as JSON."""
+    turn, status = membership.turn, membership.link.status()
+    holder = turn.position.holder
+    behind, holders = membership.behind, membership.aside.holders
+    return {
+        "name": cluster,
+        "member": name_of(turn.me),
+        "accepts": turn.acting,
+        "turn": None if holder == NOBODY else name_of(holder),
+        "trouble": membership.trouble,
+        "batch": turn.position.number,
+        "ignoredBatches": turn.ignored,
+        "reconnects": status.reconnects,
+        "unsentBytes": status.unsent,
+        "lag": {"batches": behind.batches, "records": behind.records, "seconds": round(behind.seconds, 1)},
+        "stream": _stream(status),
+        "links": [{"link": link, "holder": name_of(holders.holder(link))} for link in holders.links],
+        "members": [_member(info, membership.aside.agreement.differences) for info in membership.aside.members()],
+    }
+
+
+def _stream(status: JetStreamStatus) -> dict[str, Any]:
+    stored = status.stored
+    return {
+        "server": status.server,
+        "connected": status.connected,
+        "position": status.position,
+        "first": stored and stored.first,
+        "last": stored and stored.last,
+        "bytes": stored and stored.bytes,
+        "replicas": [_replica(each) for each in stored.replicas] if stored else [],
+    }
+
+
+def _replica(replica: Replica) -> dict[str, Any]:
+    return {"name": replica.name, "leads": replica.leads, "current": replica.current, "lag": replica.lag}
+
+
+def _member(info: MemberInfo, differences: Mapping[str, list[str]]) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "version": info.version,
+        "started": info.epoch,
+        "heardSeconds": round(info.heard, 1),
+        "sequence": max(0, info.next_seq - 1),
+        "position": info.place,
+        "accepts": info.acts,
+        "differs": differences.get(f"{info.name}@{info.epoch}", []),
+    }
+
+
+def gauges(membership: Membership | None) -> Mapping[str, Callable[[], float]]:
+    """Return what Prometheus gets, by the names of `gateway.metrics.GAUGES`; all 0 for a gateway that runs alone."""
+    if membership is None:
+        return dict.fromkeys(_GAUGES, lambda: 0)
+
+    def reading(read: Callable[[Membership], float]) -> Callable[[], float]:
+        return lambda: read(membership)
+
+    return {name: reading(read) for name, read in _GAUGES.items()}
+
+
+def count(metrics: Metrics, membership: Membership) -> None:
+    """Let *metrics* have the counters; called once a second."""
+    metrics.counts["cluster_ignored_batches"][()] = membership.turn.ignored
+    metrics.counts["cluster_ignored_signals"][()] = membership.aside.ignored
+    metrics.counts["cluster_lost_signals"][()] = membership.link.lost
+    metrics.counts["cluster_refused_values"][()] = membership.link.refused
+    metrics.counts["cluster_reconnects"][()] = membership.link.status().reconnects
+
+
+def _current(membership: Membership) -> int:
+    stored = membership.link.status().stored
+    return sum(replica.current for replica in stored.replicas) if stored else 0
+
+
+_GAUGES: Mapping[str, Callable[[Membership], float]] = {
+    "cluster_members": lambda membership: len(membership.aside.members()),
+    "cluster_accepts": lambda membership: membership.turn.acting,
+    "cluster_connected": lambda membership: membership.link.status().connected,
+    "cluster_replicas_current": _current,
+    "cluster_last_batch": lambda membership: membership.turn.position.number,
+    "cluster_differing_members": lambda membership: len(membership.aside.agreement.differences),
+    "cluster_lag_records": lambda membership: membership.behind.records,
+    "cluster_lag_seconds": lambda membership: membership.behind.seconds,
+    "cluster_unsent_bytes": lambda membership: membership.link.status().unsent,
+}

@@ -1,0 +1,170 @@
+"""`trellis sync`: two gateways exchange the messages that only one of them has."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from time import time
+from typing import Annotated, Final
+
+import typer
+
+from .common import AsJson, CommandError, say, show, visible
+from .remote import DEFAULT_URL, Key, Remote, Url
+from .units import seconds_of
+
+PATH: Final = "/v1/sync"
+OCTETS, JSON, NDJSON = "application/octet-stream", "application/json", "application/x-ndjson"
+MAX_ROUNDS: Final = 1_000  # another gateway could otherwise go on for ever
+BATCH: Final = 128  # messages that are handed over at a time
+SHOWN: Final = 5  # refusals that are printed
+
+
+Since = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only messages of the last `12h`; units are s, m, h, d and w.")
+]
+RemoteKey = Annotated[
+    str | None, typer.Option("--remote-key", envvar="TRELLIS_REMOTE_KEY", help="An API key of the other gateway.")
+]
+
+
+@dataclass
+class SyncReport:
+    """What was found and exchanged; *sent* and *received* count bytes of the comparison."""
+
+    rounds: int = 0
+    sent: int = 0
+    received: int = 0
+    here: int = 0  # messages that only the first gateway has
+    there: int = 0  # messages that only the other one has
+    pushed: int = 0
+    pulled: int = 0
+    known: int = 0  # that the other one had under another id, or got meanwhile
+    gone: int = 0  # that were no longer kept
+    refused: list[str] = field(default_factory=list)
+
+
+def sync(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The other gateway.")],
+    channels: Annotated[
+        list[str], typer.Option("--channels", metavar="NAMES", help="Channels, and patterns as news/*; repeatable.")
+    ],
+    pull: Annotated[bool, typer.Option("--pull", help="Only fetch what this gateway lacks.")] = False,
+    push: Annotated[bool, typer.Option("--push", help="Only send what the other gateway lacks.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the differences.")] = False,
+    since: Since = None,
+    remote_key: RemoteKey = None,
+    as_json: AsJson = False,
+    gateway: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Exchange the messages that only one of two gateways has.
+
+    Both compare what they have in some channels, which takes few bytes where little differs, and then each gets what
+    it lacks. Messages keep their ids; what was signed for Streamr stays signed. Both keys need the right `history`,
+    and `publish` where messages are to arrive. Exit code 1: something was refused.
+
+    \b
+    Examples:
+      trellis sync https://other.example --channels 'news/*'
+      trellis sync https://other.example --channels lobby --pull --since 7d
+      trellis sync https://other.example --channels '*' --dry-run --json
+    """
+    if sum((pull, push, dry_run)) > 1:
+        raise typer.BadParameter("give one of --pull, --push and --dry-run", param_hint="--pull")
+    done, start = SyncReport(), _start(since)
+    with Remote(gateway, key) as here, Remote(url, remote_key) as there:
+        transfer = _Transfer(here, there, channels, done)
+        for have, need in transfer.differences(start):
+            done.pushed += 0 if dry_run or pull else transfer.hand_over(have, here, there)
+            done.pulled += 0 if dry_run or push else transfer.hand_over(need, there, here)
+    show(asdict(done), as_json, _text(done))
+    if done.refused:
+        raise CommandError(f"{len(done.refused)} messages were refused")
+
+
+class _Transfer:
+    def __init__(self, here: Remote, there: Remote, channels: list[str], report: SyncReport) -> None:
+        self._here = here
+        self._there = there
+        self._channels = channels
+        self._report = report
+
+    def differences(self, since: int) -> Iterator[tuple[list[str], list[str]]]:
+        """Yield what each round found: the ids of what only this gateway has, and only the other one; each id once."""
+        report, seen = self._report, set[str]()
+        answer: bytes | None = None
+        while report.rounds < MAX_ROUNDS:
+            asked = {"message": None if answer is None else b64encode(answer).decode(), "since": since}
+            found = json.loads(self._post(self._here, "/differences", json.dumps(asked).encode(), JSON))
+            have, need = ([id for id in found[name] if id not in seen] for name in ("have", "need"))
+            seen.update(have, need)
+            report.here += len(have)
+            report.there += len(need)
+            yield have, need
+            if found["message"] is None:
+                return
+            message = b64decode(found["message"])
+            answer = self._post(self._there, "", message, OCTETS)
+            report.rounds += 1
+            report.sent += len(message)
+            report.received += len(answer)
+        raise CommandError(f"the comparison has not ended after {MAX_ROUNDS} rounds; what was found is exchanged")
+
+    def hand_over(self, ids: list[str], source: Remote, target: Remote) -> int:
+        """Have *target* take the messages with these *ids* from *source*; return how many were new."""
+        new, rest = 0, iter(ids)
+        while batch := list(islice(rest, BATCH)):
+            left = set(batch)
+            while left:
+                asked = json.dumps({"ids": sorted(left)}).encode()
+                lines = self._post(source, "/export", asked, JSON).splitlines()
+                got = {json.loads(line)["digest"] for line in lines} & left
+                if not got:
+                    break
+                left -= got
+                new += self._count(target.call(_import, target, b"\n".join(lines)).splitlines())
+            self._report.gone += len(left)
+        return new
+
+    def _count(self, results: Iterable[bytes]) -> int:
+        new = 0
+        for result in map(json.loads, results):
+            if result["status"] == "accepted":
+                new += 1
+            elif result["status"] == "known":
+                self._report.known += 1
+            else:
+                self._report.refused.append(f"{result['id']}: {result['detail']}")
+        return new
+
+    def _post(self, gateway: Remote, path: str, body: bytes, media_type: str) -> bytes:
+        return gateway.call(lambda: gateway.client.post(PATH + path, body, media_type, channels=self._channels))
+
+
+async def _import(target: Remote, lines: bytes) -> bytes:
+    return await target.client.post(f"{PATH}/import", lines, NDJSON)
+
+
+def _start(since: str | None) -> int:
+    """The time (ms) from which messages count, where *since* is how long ago."""
+    try:
+        return 0 if since is None else max(0, int((time() - seconds_of(since)) * 1000))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--since") from None
+
+
+def _text(done: SyncReport) -> str:
+    for refusal in done.refused[:SHOWN]:
+        say(visible(refusal))
+    return "\n".join(
+        [
+            f"{done.here} messages only here, {done.there} only there"
+            f" ({done.rounds} rounds, {done.sent} bytes sent, {done.received} received)",
+            f"{done.pushed} sent, {done.pulled} fetched, {done.known} known already, {done.gone} no longer kept,"
+            f" {len(done.refused)} refused",
+        ]
+    )

@@ -1,0 +1,114 @@
+"""Direct messages: to the connections of one peer in a channel, never logged, each delivered once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+
+from .bounded import BoundedMap
+from .contracts import Counters
+from .errors import OutcomeUnknown
+from .gathering import Gathering
+from .member import Member
+from .message import Message
+from .presence import Presence
+from .stamper import Stamper
+
+DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
+MAX_DIRECT_IDS = 100_000
+FIRST_DIRECT_NUMBER = 1 << 43  # in ids of direct messages, in place of a sequence number; the log never reaches it
+
+Answer = Callable[[int | None], None]  # told how many connections got a message; None if that is not known
+
+
+def first_direct_number(block: int) -> int:
+    """Where a member of a cluster begins, whose block of peer numbers begins at *block*: no other one has its ids.
+
+    A block has 65,536 numbers at least, so two have different places; there is room for 8 million messages after each.
+    """
+    return FIRST_DIRECT_NUMBER + ((block >> 16) % (1 << 20) << 23)
+
+
+def direct_outcome_unknown() -> OutcomeUnknown:
+    """The error for a direct message that was sent to another gateway, which did not answer."""
+    return OutcomeUnknown("another gateway of the cluster did not say whether it delivered the message")
+
+
+class DirectDelivery:
+    """Delivers direct messages to sessions, which are in *numbers* by the numbers of their peers.
+
+    In a cluster, `elsewhere` sends a message that `count` connections here got to other gateways.
+    """
+
+    def __init__(
+        self,
+        numbers: Mapping[int, Mapping[Member, None]],
+        gathering: Gathering,
+        presence: Presence,
+        stamper: Stamper,
+        counters: Counters,
+        now: Callable[[], int],
+    ) -> None:
+        self.elsewhere: Callable[[Message, int, int, Answer], None] | None = None
+        self.next_id = count(FIRST_DIRECT_NUMBER)
+        self._numbers = numbers
+        self._gathering = gathering
+        self._presence = presence
+        self._stamper = stamper
+        self._counters = counters
+        self._now = now
+        self._ids = BoundedMap[str, tuple[int, int]](MAX_DIRECT_IDS)  # (expiry, receivers)
+
+    def deliver(self, message: Message, number: int) -> int:
+        """Deliver *message* to the connections in the channel of the peer with *number*; return how many they are.
+
+        Only its ids are kept, for `DIRECT_ID_LIFETIME`, so that a repeated message is not delivered again and returns
+        what the first did. A connection whose protocol cannot carry it does not get it.
+        """
+        self._gathering.settle(message.channel, message.sender.number)
+        for id in message.ids:
+            if (known := self._ids.get(id)) is not None:
+                return known[1]
+        receivers = [s for s in self._numbers.get(number, ()) if message.channel in s.channels]
+        if receivers:  # a form may contain its receiver
+            message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer
+        if unfit := [s for s in receivers if not s.fits(message)]:
+            receivers = [s for s in receivers if s not in unfit]
+            message.undelivered = tuple({s.protocol: None for s in unfit})
+            self._counters.undeliverable(message)
+        if not receivers:
+            return 0
+        self._stamp(message)
+        self._remember(message, len(receivers))
+        self._presence.tell_arrival(message.channel, message.sender.number)
+        for session in receivers:
+            session.deliver(message)
+        self._counters.direct(message, len(receivers))
+        return len(receivers)
+
+    def send(self, message: Message, number: int, answer: Answer) -> None:
+        """`deliver` *message* here and, in a cluster, at other gateways; then call *answer*, in most cases at once."""
+        receivers = self.deliver(message, number)
+        if self.elsewhere is None:
+            answer(receivers)
+            return
+        if not message.time:
+            self._stamp(message)
+
+        def remember(total: int | None) -> None:
+            if total:
+                self._remember(message, total)
+            answer(total)
+
+        self.elsewhere(message, number, receivers, remember)
+
+    def tick(self, now: int) -> None:
+        """Forget the ids that expired before *now* (ms)."""
+        self._ids.drop_while(lambda known: known[0] < now)
+
+    def _stamp(self, message: Message) -> None:
+        self._stamper.stamp_direct(message, next(self.next_id), self._now())
+
+    def _remember(self, message: Message, receivers: int) -> None:
+        for id in message.ids:
+            self._ids[id] = message.time + DIRECT_ID_LIFETIME, receivers

@@ -1,0 +1,117 @@
+"""The sets of messages that are compared with another gateway's: read once, kept while there is memory, and continued.
+
+A thread reads and asks them, one request at a time: a million messages take some seconds to read, and a fraction of one
+to ask. A set is kept until others are asked for or memory is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from gateway.core.errors import Throttled, Unavailable
+from gateway.reconciliation.items import ItemSet
+from gateway.reconciliation.reading import read_items
+from gateway.runtime import Gateway
+
+from .problems import Problem
+
+MAX_SETS: Final = 2  # kept at a time
+MAX_ITEMS: Final = 2_000_000  # messages of one set, which take 110 MB
+MAX_WAITING: Final = 32  # requests that wait for the one under way
+RETRY_SECONDS: Final = 1.0  # that a client is told to wait if too many wait
+INDEX_SECONDS: Final = 10.0  # for the index to have what is on disk; it is a tenth of a second behind
+TOO_MANY: Final = f"these channels have more than {MAX_ITEMS:,} messages; compare fewer channels at a time"
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Kept:
+    """The messages of some channels up to a sequence, without those that retention had removed then."""
+
+    items: ItemSet = field(default_factory=ItemSet)
+    level: int = 0
+    first_kept: int = 0
+
+
+class MessageSets:
+    """The sets that were asked for last; a holder of the memory budget."""
+
+    network = ""  # nobody's alone
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._turn = anyio.Lock()
+        self._waiting = 0
+        self._sets: dict[frozenset[str], _Kept] = {}  # the one that was used last comes last
+
+    @property
+    def held_size(self) -> int:
+        """About how many bytes are kept."""
+        return sum(kept.items.size for kept in list(self._sets.values()))
+
+    def release_memory(self) -> None:
+        """Forget all of it; a request under way goes on with what it has."""
+        self._sets = {}
+
+    async def use(self, channels: frozenset[str], call: Callable[[ItemSet], T]) -> T:
+        """Return what *call* makes of the messages of *channels* that are on disk; it runs in a thread.
+
+        Raises `Problem` if they are too many, `Throttled` or `Unavailable`.
+        """
+        if self._waiting >= MAX_WAITING:
+            raise Throttled(RETRY_SECONDS)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                await self._wait_for_index()
+                return await anyio.to_thread.run_sync(partial(self._use, channels, call))
+        finally:
+            self._waiting -= 1
+            self._gateway.budget.enter(self)
+
+    async def _wait_for_index(self) -> None:
+        index, goal = self._gateway.index, self._gateway.index.synced_seq
+        with anyio.move_on_after(INDEX_SECONDS):
+            while index.level < goal and index.trouble is None:
+                await anyio.sleep(0.01)
+        if index.level < goal or index.trouble is not None:
+            raise Unavailable(index.trouble or "the index is behind the log")
+
+    def _use(self, channels: frozenset[str], call: Callable[[ItemSet], T]) -> T:
+        sets = self._sets
+        kept = sets.pop(channels, None) or self._grown(sets, channels) or _Kept()
+        index = self._gateway.index
+        level, first_kept = index.level, index.first_kept
+        if first_kept > kept.first_kept:
+            kept.items.remove_below(first_kept)
+            kept.first_kept = first_kept
+        self._read(kept, channels, kept.level, level)
+        kept.level = level
+        sets[channels] = kept
+        while len(sets) > MAX_SETS:
+            del sets[next(iter(sets))]
+        return call(kept.items)
+
+    def _grown(self, sets: dict[frozenset[str], _Kept], channels: frozenset[str]) -> _Kept | None:
+        """A set that has some of *channels*, with the others added; None if there is none."""
+        some = max((each for each in sets if each < channels), key=len, default=None)
+        if some is None:
+            return None
+        kept = sets.pop(some)
+        self._read(kept, channels - some, 0, kept.level)
+        return kept
+
+    def _read(self, kept: _Kept, channels: frozenset[str], after: int, until: int) -> None:
+        if after >= until or not channels:
+            return
+        for items in read_items(self._gateway.index.path, self._gateway.log.segments, channels, after, until):
+            kept.items.add(items)
+            if len(kept.items) > MAX_ITEMS:
+                raise Problem("request-refused", TOO_MANY)

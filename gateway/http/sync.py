@@ -1,0 +1,253 @@
+"""`/v1/sync`: which messages two gateways do not share, and handing these over.
+
+`trellis sync` asks both gateways: one tells what it wants to know next (`differences`), the other answers that, until
+the differences are known. Then each of them hands messages over, and takes those of the other. Neither keeps a session.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Annotated, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+from fastapi import Query, Request, Response
+
+from gateway.core.errors import RequestError, Throttled
+from gateway.core.message import REST, Message
+from gateway.reconciliation import rounds
+from gateway.reconciliation.items import ItemSet, id_of
+from gateway.reconciliation.wire import ID_SIZE, MalformedSync
+from gateway.runtime import Gateway
+
+from . import views
+from .bodies import SHORT_BODY, read_body
+from .callers import Caller
+from .kit import wait_until_accepted, wait_until_synced
+from .media import NDJSON, TEXT
+from .message_sets import MessageSets
+from .problems import Problem, problem_of
+from .routes import MAX_INTEGER, Route
+from .selection import parse_selection, pattern_of
+from .sync_messages import line_of, parse_line, result, take
+
+MAX_MESSAGE: Final = 2 * rounds.MAX_MESSAGE  # bytes of a request; other implementations may be more talkative
+MAX_IDS: Final = 256  # messages that one request hands over
+MAX_LINES: Final = 4 << 20  # bytes after which a response ends early, and of a body that hands over
+STEP: Final = 16  # messages in one turn of the loop
+COST: Final = 10  # requests that a comparison counts as
+NAMES: Final = 256  # channels that are looked at in one turn of the loop
+OCTETS: Final = "application/octet-stream"
+
+Selected = Annotated[list[str], Query(description="Channels, and patterns as `news/*`, between commas; repeatable.")]
+Named = Annotated[list[str], Query(description="One channel, whatever characters its name has; repeatable.")]
+
+BYTES = {"type": "string", "format": "binary", "description": "A message of negentropy, version 1."}
+QUESTION = {"requestBody": {"required": True, "content": {OCTETS: {"schema": BYTES}}}}
+COMPARE = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
+WANTED = COMPARE
+LINES = {
+    "requestBody": {"required": True, "content": {key: {"schema": {"type": "string"}} for key in (NDJSON[0], TEXT)}}
+}
+
+
+T = TypeVar("T")
+
+
+class Compare(msgspec.Struct):
+    """What the other gateway answered (base64; None to begin), and the time (ms) before which nothing counts."""
+
+    message: str | None = None
+    since: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] = 0
+
+
+class Wanted(msgspec.Struct):
+    """The ids of messages, 32 bytes in hex each."""
+
+    ids: Annotated[list[str], msgspec.Meta(max_length=MAX_IDS)]
+
+
+class Sync:
+    """The handlers; each needs a right on every channel that is named, and looks only at channels that are covered."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self._sets = MessageSets(gateway)
+
+    async def answer(self, request: Request, channels: Selected = [], channel: Named = []) -> Response:  # noqa: B006
+        """Answer a message of the reconciliation protocol negentropy, version 1, about channels (right: `history`).
+
+        The body is a message of the side that begins, and so is the response one of the other side.
+        """
+        caller, names = await self._asked(request, channels, channel)
+        async with self._body(request, MAX_MESSAGE) as body:
+            said = await self._sets.use(names, partial(_answer, message=body))
+        caller.charge(COST)
+        return Response(said, media_type=OCTETS)
+
+    async def differences(self, request: Request, channels: Selected = [], channel: Named = []) -> Response:  # noqa: B006
+        """Compare some channels with what another gateway answered (right: `history`).
+
+        Without a `message` it begins. The response has the next `message` for the other gateway, null at the end, and
+        the ids of messages that only this one has (`have`) and of those that only the other one has (`need`).
+        """
+        caller, names = await self._asked(request, channels, channel)
+        async with self._body(request, MAX_MESSAGE) as body:
+            asked = _parse(body, Compare)
+            said = None if asked.message is None else _bytes(asked.message)
+            found = await self._sets.use(names, partial(_compare, message=said, since=asked.since))
+        caller.charge(COST)
+        message = None if found.next is None else b64encode(found.next).decode()
+        have, need = [id_of(item).hex() for item in found.have], [id.hex() for id in found.need]
+        return views.json_response({"message": message, "have": have, "need": need})
+
+    async def export(self, request: Request, channels: Selected = [], channel: Named = []) -> Response:  # noqa: B006
+        """Get messages of some channels by the ids that a comparison found, for another gateway (right: `history`).
+
+        The lines are in the order of the log. A response may leave messages out, so that it does not become too long:
+        ask again for the others. What is no longer kept is left out too.
+        """
+        caller, names = await self._asked(request, channels, channel)
+        async with self._body(request, MAX_MESSAGE) as body:
+            ids = set(map(_id, _parse(body, Wanted).ids))
+            places = await self._sets.use(names, partial(_places, ids=ids))
+        caller.charge(COST)
+        lines, size = list[bytes](), 0
+        for count, seq in enumerate(places):
+            if not count % STEP:
+                await anyio.sleep(0)
+            message = self.gateway.index.entry(seq)
+            if isinstance(message, Message) and message.channel in names and size < MAX_LINES:
+                lines.append(line_of(self.gateway, message))
+                size += len(lines[-1])
+        return Response(b"".join(lines), media_type=NDJSON[0])
+
+    async def import_(self, request: Request) -> Response:
+        """Take messages that another gateway handed over (right: `publish`), under their ids, signed as they are.
+
+        There is a result for each line, in order: whether the message was `accepted` or is `known`, or the problem.
+        """
+        caller = Caller(self.gateway, request)
+        caller.pace("")
+        self.gateway.bus.check_log()
+        async with self._body(request, 2 * MAX_LINES) as body:
+            lines = body.splitlines()
+            if len(lines) > MAX_IDS:
+                raise Problem("invalid-parameter", f"not more than {MAX_IDS} lines in one request")
+            if self.gateway.membership is not None:
+                await self.gateway.membership.until_acting()
+            taken = list[Message]()
+            results = [await self._take(caller, line, count, taken) for count, line in enumerate(lines)]
+        if taken:
+            await wait_until_accepted(self.gateway.bus, taken[-1])
+        await wait_until_synced(self.gateway.log, self.gateway.log.next_seq - 1)
+        return Response(b"".join(results), media_type=NDJSON[0])
+
+    async def _take(self, caller: Caller, line: bytes, count: int, taken: list[Message]) -> bytes:
+        """Take the message on *line*, as fast as the caller may publish; return what became of it.
+
+        Those that are still to be accepted are added to *taken*.
+        """
+        if count and not count % STEP:
+            await anyio.sleep(0)
+        id = ""
+        try:
+            handed = await anyio.to_thread.run_sync(parse_line, line) if len(line) > SHORT_BODY else parse_line(line)
+            id = handed.id
+            await _wait_for_rate(caller, handed.channel)
+            found = take(caller, handed)
+        except RequestError as error:
+            problem = problem_of(error)
+            self.gateway.metrics.refused(REST, str(problem.status), why=problem.detail)
+            self.gateway.metrics.count("handed_over", "refused")
+            return problem.body(id=id, line=count) + b"\n"
+        if isinstance(found, Message):
+            taken.append(found)
+        self.gateway.metrics.count("handed_over", "known" if found is False else "accepted")
+        return result(handed, found is not False)
+
+    def _body(self, request: Request, limit: int) -> AbstractAsyncContextManager[bytes]:
+        return read_body(request, limit, self.gateway.bus.read_pacer, (MalformedSync, Problem))
+
+    async def _asked(self, request: Request, lists: list[str], names: list[str]) -> tuple[Caller, frozenset[str]]:
+        """The caller, and the channels that the request is about: those that are named, and others by pattern.
+
+        Raises `Problem`, `Forbidden`, `UnknownChannel` or `Throttled`.
+        """
+        caller = Caller(self.gateway, request)
+        selection = parse_selection(lists, names)
+        for name in selection.channels:
+            caller.authorize("history", name)
+        if selection.prefixes and not self.gateway.access.has_any_right(caller.principal, ("history",)):
+            caller.authorize("history", pattern_of(selection.prefixes[0]))
+        caller.pace("")
+        found = set(selection.channels)
+        after = "" if selection.prefixes else None
+        while after is not None:
+            listed = self.gateway.channels.listed(after, NAMES)
+            found.update(name for name in listed if name.startswith(selection.prefixes) and caller.may("history", name))
+            after = listed[-1] if len(listed) == NAMES else None
+            await anyio.sleep(0)
+        return caller, frozenset(found)
+
+
+async def _wait_for_rate(caller: Caller, channel: str) -> None:
+    """Wait until the caller may publish another message on *channel*."""
+    while True:
+        try:
+            caller.pace(channel)
+        except Throttled as error:
+            await anyio.sleep(error.retry_after_seconds)
+        else:
+            return
+
+
+def _answer(items: ItemSet, message: bytes) -> bytes:
+    return rounds.answer(items, message)
+
+
+def _compare(items: ItemSet, message: bytes | None, since: int) -> rounds.Comparison:
+    if message is None:
+        return rounds.Comparison(rounds.begin(items, since), [], [])
+    return rounds.compare(items, message)
+
+
+def _places(items: ItemSet, ids: set[bytes]) -> list[int]:
+    return sorted(items.find(ids).values())
+
+
+def _parse(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Problem("invalid-parameter", f"the body: {error}") from None
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise Problem("invalid-parameter", "message: it is not base64") from None
+
+
+def _id(text: str) -> bytes:
+    try:
+        id = bytes.fromhex(text)
+    except ValueError:
+        id = b""
+    if len(id) != ID_SIZE:
+        raise Problem("invalid-parameter", f"ids: each is {ID_SIZE} bytes in hex")
+    return id
+
+
+# fmt: off
+ROUTES = [
+    Route("POST", "/v1/sync",             Sync.answer, media_type=OCTETS, more=QUESTION),
+    Route("POST", "/v1/sync/differences", Sync.differences, more=COMPARE, schema="Differences"),
+    Route("POST", "/v1/sync/export",      Sync.export, media_type=NDJSON[0], more=WANTED),
+    Route("POST", "/v1/sync/import",      Sync.import_, media_type=NDJSON[0], more=LINES),
+]
+# fmt: on

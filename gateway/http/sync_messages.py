@@ -1,0 +1,115 @@
+"""Messages that one gateway hands over to another, a line of JSON each, and what becomes of them there.
+
+With a canonical id a message is published as the caller's, under that id, because nobody proves who wrote it. Otherwise
+its author gave it an id in a protocol, and the line has the exact text of it there; that protocol's adapter checks and
+publishes it, signed as it is. `gateway.core.shared_ids` says which id a message has for other gateways.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gateway.core.channels import valid_name
+from gateway.core.errors import UnknownChannel
+from gateway.core.jsontext import check, dumps, one_line
+from gateway.core.message import LATE_AFTER, REST, Message
+from gateway.core.shared_ids import canonical_in, common_id, is_canonical, judge
+from gateway.reconciliation.reading import digest_of
+from gateway.runtime import Gateway, clock
+
+from .callers import Caller
+from .media import MAX_CONTENT, TOO_LONG
+from .problems import Problem
+
+AHEAD: Final = 300_000  # ms that an author's time may be ahead of the clock here
+ACCEPTED, KNOWN = b"accepted", b"known"
+
+
+class Handed(msgspec.Struct, rename="camel"):
+    """A line; `wire` is the exact text of a message whose id a protocol gave, and `timestamp` is in ms."""
+
+    id: str
+    channel: str
+    protocol: str
+    timestamp: int
+    content: msgspec.Raw
+    in_reply_to: str | None = None
+    wire: str | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(Handed)
+
+
+def line_of(gateway: Gateway, message: Message) -> bytes:
+    """Return *message* as a line for another gateway, with the digest by which sets are compared."""
+    common = common_id(message.id, message.ids)
+    parent = None if message.parent is None else gateway.index.message(message.parent)
+    wire = None if canonical_in(common) or message.wire is None else message.wire.decode()
+    return (
+        b'{"digest":"%b","id":%b,"channel":%b,"protocol":%b,"timestamp":%d,"inReplyTo":%b,"wire":%b,"content":%b}\n'
+        % (
+            digest_of(common).hex().encode(),
+            dumps(_name(message)),
+            dumps(message.channel),
+            dumps(message.protocol),
+            message.timestamp,
+            dumps(message.parent if parent is None else _name(parent)),
+            dumps(wire),
+            one_line(message.content),
+        )
+    )
+
+
+def _name(message: Message) -> str:
+    common = common_id(message.id, message.ids)
+    return canonical_in(common) or common
+
+
+def parse_line(line: bytes) -> Handed:
+    """Return what *line* says; raise `Problem` if it is no message."""
+    try:
+        handed = _DECODER.decode(line)
+        check(bytes(handed.content))
+    except (ValueError, RecursionError) as error:
+        raise Problem("malformed-content", f"the line is no message of another gateway: {error}") from None
+    if len(handed.content) > MAX_CONTENT:
+        raise Problem("content-too-long", TOO_LONG)
+    return handed
+
+
+def take(caller: Caller, handed: Handed) -> Message | bool:
+    """Publish a message that another gateway *handed* over; return it, or whether it was new if an adapter took it.
+
+    Raises `RequestError` if it is refused.
+    """
+    gateway, channel = caller.gateway, handed.channel
+    if not valid_name(channel):
+        raise UnknownChannel(channel)
+    caller.authorize("publish", channel)
+    if not is_canonical(handed.id):
+        return _take_native(caller, handed)
+    content, now = one_line(bytes(handed.content)), clock()
+    told = judge(gateway.bus, handed.id, REST, channel, content)
+    if told.copy:
+        return False
+    if not 0 <= handed.timestamp <= now + AHEAD:
+        raise Problem("invalid-parameter", "timestamp: it is not a time until now")
+    caller.charge_creation(channel)
+    message = Message(channel, caller.who, REST, content, parent=handed.in_reply_to)
+    message.timestamp, message.late = handed.timestamp, handed.timestamp < now - LATE_AFTER
+    told.name_message(message)
+    return gateway.bus.publish(message)
+
+
+def _take_native(caller: Caller, handed: Handed) -> bool:
+    adapter = next((each for each in caller.gateway.adapters if each.name == handed.protocol), None)
+    if adapter is None or handed.wire is None:
+        raise Problem("request-refused", f"{handed.protocol!r} is no protocol here whose messages can be handed over")
+    return adapter.take_over(handed.wire.encode(), handed.channel, caller.principal, caller.who)
+
+
+def result(handed: Handed, new: bool) -> bytes:
+    """Return the line that tells what became of a message that was not refused."""
+    return b'{"id":%b,"status":"%b"}\n' % (dumps(handed.id), ACCEPTED if new else KNOWN)

@@ -1,0 +1,168 @@
+"""Each link is held by one gateway of a cluster; when that is killed, another one goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.streamr.sessions.link_cursors import Cursor, LinkCursors
+from gateway.cluster.aside import Aside
+from gateway.cluster.holders import CUT_OFF, LISTEN
+from gateway.cluster.roster import SILENT
+from gateway.cluster.signals import Alive
+from tests.gateway.cluster.test_cluster import Cluster, say, told
+from tests.server import Server
+from tests.waiting import until
+
+LINKS = ("streamr ws://a", "topic_relay ws://b", "sprout c:7777")
+
+
+class World:
+    """Members whose signals may be lost; each names some links. `now` is the clock of all."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.now = 0.0
+        self.members: dict[str, Aside] = {}
+        self.cut: set[str] = set()
+        self.heard: dict[str, float] = {}  # when the servers answered each of them
+
+    def add(self, member: str) -> None:
+        self.heard[member] = self.now
+        self.members[member] = aside = Aside(
+            *(_Carrier(self, member), lambda: self.now, lambda _member: None, lambda: Alive(member, "1", 1, 1)),
+            silence=lambda: self.now - self.heard[member],
+        )
+        aside.holders.name(self.random.sample(LINKS, self.random.randint(1, 3)))
+
+    def pass_second(self) -> None:
+        self.now += 1
+        for member in self.members.keys() - self.cut:
+            self.heard[member] = self.now
+        for aside in list(self.members.values()):
+            aside.beat()
+
+    def holders(self, link: str) -> list[str]:
+        """Who is connected now."""
+        return [
+            name for name, aside in self.members.items() if link in aside.holders.links and aside.holders.may_hold(link)
+        ]
+
+
+class _Carrier:
+    def __init__(self, world: World, me: str) -> None:
+        self.world, self.me = world, me
+
+    def tell(self, data: bytes, to: str = "") -> None:
+        for name, member in self.world.members.items():
+            if to in ("", name) and name != self.me and not {self.me, name} & self.world.cut:
+                member.hear(data)
+
+    def later(self, _seconds: float, call: Any) -> None:
+        call()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_link_is_held_twice_and_each_is_held_again(seed: int) -> None:
+    """Members come, are killed, are cut off from the servers and from all others, and come back."""
+    random = Random(seed)
+    world = World(random)
+    held = 0
+    for second in range(300):
+        what = random.random()
+        if what < 0.05 and len(world.members) < 5:
+            world.add(f"m{second}@{second}")
+        elif what < 0.07 and world.members:
+            world.members.pop(random.choice([*world.members]))
+        elif what < 0.1 and world.members:
+            world.cut.add(random.choice([*world.members]))
+        elif what < 0.2:
+            world.cut.clear()
+        world.pass_second()
+        for link in LINKS:
+            assert len(world.holders(link)) <= 1, (seed, second, link)
+            held += len(world.holders(link))
+    world.cut.clear()
+    for _ in range(int(LISTEN + SILENT) + 2):
+        world.pass_second()
+    named = {link for aside in world.members.values() for link in aside.holders.links}
+    assert all(len(world.holders(link)) == 1 for link in named)
+    assert held
+
+
+def test_who_lets_go_does_so_before_others_take_it() -> None:
+    assert CUT_OFF + 1 <= SILENT < LISTEN, "members look once a second"
+
+
+def test_a_cursor_that_is_told_counts_only_for_a_link_that_is_configured_and_never_goes_back() -> None:
+    cursors = LinkCursors({})
+    cursors.keep_only(["ws://a"])
+    for link, cursor in (("ws://a", [5, 7]), ("ws://a", [9, 3]), ("ws://b", [1, 1])):
+        cursors.hear(json.dumps({"link": link, "cursor": cursor}).encode())
+    assert (cursors.get("ws://a"), cursors.get("ws://b")) == (Cursor(9, 7), Cursor())
+    for bad in (b"{}", b'{"link": "ws://a", "cursor": [-1, 2]}', b'{"link": "ws://a", "cursor": [1]}'):
+        with pytest.raises(ValueError):  # noqa: PT011  # any of msgspec
+            cursors.hear(bad)
+
+
+QUICK = {
+    "gateway.cluster.roster.SILENT": 2.0,
+    "gateway.cluster.holders.LISTEN": 2.5,
+    "adapters.streamr.sessions.link.KEEP_MS": 200,
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.stop()
+
+
+def test_another_gateway_takes_a_link_over_without_loss_or_repetition(cluster: Cluster, tmp_path: Path) -> None:
+    with Server(tmp_path / "broker") as broker:
+        peer = {"url": f"ws://{broker.http}/api/v1/ws", "channels": ["lobby"]}
+        environment = {"TRELLIS_STREAMR__PEERS": json.dumps([peer])}
+
+        def start(name: str, keys_of: str = "") -> Server:
+            return cluster.start(name, keys_of, environment, QUICK)
+
+        def holders() -> list[str]:
+            found = {name: httpx.get(f"http://{each.http}/v1/stats").json()["links"] for name, each in alive.items()}
+            return [name for name, (link,) in found.items() if link["state"] == "connected"]
+
+        def heard(gateway: Server) -> Counter[str]:
+            answer = httpx.get(f"http://{gateway.http}/v1/channels/lobby/messages", params={"limit": 256})
+            found = answer.json()["messages"] if answer.status_code == 200 else []
+            return Counter(each["content"]["content"] for each in found)
+
+        def publish(gateway: Server, text: str) -> None:
+            said.append(text)
+            assert say(gateway, {"content": text})
+
+        said = list[str]()
+        alive = {"one": start("one")}
+        alive["two"] = start("two", "one")
+        until(lambda: holders() == ["one"])
+        publish(alive["two"], "over the link of the other gateway")
+        publish(broker, "from there")
+        everybody = [broker, *alive.values()]
+        until(lambda: all(heard(each) == Counter(said) for each in everybody))
+        until(lambda: {each["holder"] for each in told(alive["two"])["links"]} == {"one"})
+        shown = {name: httpx.get(f"http://{each.http}/metrics").text for name, each in alive.items()}
+        assert 'trellis_links{protocol="streamr"} 1.0' in shown["one"]
+        assert 'trellis_links{protocol="streamr"} 0.0' in shown["two"], "no alert is due where it is not held"
+        alive.pop("one").kill()
+        for number in range(5):
+            publish(alive["two"], f"while nobody holds it {number}")
+            publish(broker, f"there, while nobody holds it {number}")
+        until(lambda: holders() == ["two"])
+        everybody = [broker, alive["two"]]
+        until(lambda: all(heard(each) == Counter(said) for each in everybody))

@@ -1,0 +1,112 @@
+"""Who is a member of a cluster now, and what signals do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.cluster.aside import Aside
+from gateway.cluster.roster import MAX_MEMBERS, SILENT
+from gateway.cluster.signals import MAX_SIGNAL, Alive, Leaving, Want, encode_signal
+from tests.properties.cluster import Node, Stream, copy_of, next_seq
+from tests.properties.house import template
+
+
+class Listener:
+    """A member that hears signals; *now* is its clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.told: list[bytes] = []
+        self.wanted: list[str] = []
+        self.aside = Aside(self, lambda: self.now, self.wanted.append, lambda: Alive("me@1", "1", 5, 2))
+
+    def tell(self, data: bytes, _to: str = "") -> None:
+        self.told.append(data)
+
+    def later(self, _seconds: float, call: Callable[[], None]) -> None:
+        call()
+
+    def names(self) -> list[tuple[str, int]]:
+        return [(each.name, each.epoch) for each in self.aside.members()]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+    folders = [copy_of(template(), tmp_path / name) for name in "ab"]
+    stream = Stream(next_seq(folders[0]))
+    nodes = [Node(stream, folder) for folder in folders]
+    yield nodes
+    for node in nodes:
+        node.stop()
+
+
+def test_members_know_each_other_and_how_far_they_are(nodes: list[Node]) -> None:
+    one, other = nodes
+    one.membership.tick()
+    other.membership.tick()
+    there = one.membership.aside.members()
+    assert [each.name for each in there] == ["a", "b"]
+    assert [each.name for each in other.membership.aside.members()] == ["b", "a"]
+    assert there[1].place == other.link.place > 0
+    assert there[1].next_seq == other.turn.position.next_seq
+    other.membership.aside.leave()
+    assert [each.name for each in one.membership.aside.members()] == ["a"]
+
+
+def test_who_is_silent_is_gone() -> None:
+    listener = Listener()
+    listener.aside.hear(encode_signal(Alive("one@5", "1", 7, 3, acts=True)))
+    listener.now = SILENT
+    listener.aside.beat()
+    assert listener.aside.members()[1] == ("one", 5, "1", SILENT, 7, 3, True)
+    listener.now += 0.1
+    listener.aside.beat()
+    assert listener.names() == [("me", 1)]
+
+
+def test_a_new_life_replaces_the_former_one() -> None:
+    listener = Listener()
+    for signal in (Alive("one@5", "1", 7, 3), Alive("one@6", "1", 7, 3), Alive("one@5", "1", 7, 3), Leaving("one@5")):
+        listener.aside.hear(encode_signal(signal))
+    assert listener.names() == [("me", 1), ("one", 6)]
+
+
+def test_forged_members_use_little_memory() -> None:
+    listener = Listener()
+    for number in range(2 * MAX_MEMBERS):
+        listener.aside.hear(encode_signal(Alive(f"one{number}@5", "1", 7, 3)))
+    assert len(listener.names()) == MAX_MEMBERS + 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"name@1",
+        b"[]",
+        b'{"signal":"want","member":"no life"}',
+        b'{"signal":"want","member":"a@1\\n"}',
+        b'{"signal":"unknown","member":"one@1"}',
+        b'{"signal":"alive","member":"one@1","version":"1","next_seq":-1,"place":0}',
+        b'{"signal":"alive","member":"one@1","version":"%b","next_seq":1,"place":0}' % (b"1" * 65),
+        b'{"signal":"want","member":"one@1","x":"%b"}' % (b"x" * MAX_SIGNAL),
+        b"[" * 100_000,
+        b"\xff",
+    ],
+)
+def test_what_is_no_signal_is_counted_and_ignored(data: bytes) -> None:
+    listener = Listener()
+    listener.aside.hear(data)
+    assert (listener.aside.ignored, listener.wanted, listener.names()) == (1, [], [("me", 1)])
+    listener.aside.hear(encode_signal(Want("one@1")))
+    assert listener.wanted == ["one@1"]
+
+
+@given(st.binary() | st.builds(lambda text: b'{"signal":"want","member":' + text.encode() + b"}", st.text()))
+def test_no_bytes_harm(data: bytes) -> None:
+    Listener().aside.hear(data)

@@ -1,0 +1,206 @@
+"""`trellis sync` between two real gateways: each gets what only the other one has, under its id, signed as it was."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+from websockets.sync.client import connect
+
+from gateway.access.auth import KeyFile
+from gateway.cli import app
+from tests.adapters.streamr.conftest import Publisher
+from tests.server import Server
+from tests.waiting import until
+
+Pair = tuple[Server, Server]
+
+
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with Server(tmp_path_factory.mktemp("one") / "data") as one, Server(tmp_path_factory.mktemp("two") / "data") as two:
+        yield one, two
+
+
+@pytest.fixture
+def sync(gateways: Pair) -> Callable[..., Any]:
+    """Runs the command from the first gateway to the second; its report."""
+    one, two = gateways
+
+    def sync(*arguments: str, code: int = 0) -> Any:
+        command = ["sync", two.http, *arguments, "--json", "--gateway", one.http]
+        done = CliRunner().invoke(app, command, env={"TRELLIS_KEY": None})
+        assert done.exit_code == code, done.output
+        return json.loads(done.stdout)
+
+    return sync
+
+
+def publish(server: Server, channel: str, content: Any, **headers: str) -> str:
+    url = f"http://{server.http}/v1/channels/{quote(channel, safe='')}/messages"
+    return str(httpx.post(url, json=content, headers=headers).raise_for_status().json()["id"])
+
+
+def history(server: Server, channel: str, order: str = "since=1d") -> list[dict[str, Any]]:
+    found = httpx.get(f"http://{server.http}/v1/channels/{quote(channel, safe='')}/messages?{order}")
+    return list(found.raise_for_status().json()["messages"])
+
+
+def told(server: Server, channel: str) -> list[tuple[str, int, Any]]:
+    return [(m["id"], m["timestamp"], m["content"]) for m in history(server, channel)]
+
+
+def has(server: Server, channel: str, count: int) -> bool:
+    return len(history(server, channel)) == count
+
+
+def test_each_side_gets_what_it_lacks_under_its_id(gateways: Pair, sync: Callable[..., Any]) -> None:
+    one, two = gateways
+    for n in range(3):
+        publish(one, "sync/a", {"one": n}, **{"Idempotency-Key": f"k{n}"})
+        publish(two, "sync/a", {"two": n})
+    parent = publish(one, "sync/b", "a question")
+    publish(one, "sync/b", {"inReplyTo": parent, "text": "an answer"})
+    publish(two, "other", "is not exchanged")
+    counted = sync("--channels", "sync/*", "--dry-run")
+    assert (counted["here"], counted["there"], counted["pushed"], counted["pulled"]) == (5, 3, 0, 0)
+    done = sync("--channels", "sync/*")
+    assert (done["pushed"], done["pulled"], done["known"], done["refused"]) == (5, 3, 0, [])
+    assert told(one, "sync/a") == told(two, "sync/a")
+    assert len(told(one, "sync/a")) == 6
+    assert [m["inReplyTo"] for m in history(two, "sync/b")] == [None, parent]
+    again = sync("--channels", "sync/*")
+    assert (again["here"], again["there"], again["rounds"]) == (0, 0, 1)
+    assert again["received"] == 1, "equal sets are known by one byte"
+    assert sync("--channels", "other,sync/a")["there"] == 1
+
+
+def test_one_direction_at_a_time(gateways: Pair, sync: Callable[..., Any]) -> None:
+    one, two = gateways
+    publish(one, "way", "one")
+    publish(two, "way", "two")
+    assert sync("--channels", "way", "--pull")["pulled"] == 1
+    assert [m["content"] for m in history(two, "way")] == ["two"]
+    assert sync("--channels", "way", "--push")["pushed"] == 1
+    assert told(one, "way") == told(two, "way")
+
+
+def test_what_was_signed_stays_signed(gateways: Pair, sync: Callable[..., Any]) -> None:
+    one, two = gateways
+    alice, at = Publisher(1), int(time.time() * 1000)
+    signed, both = alice.message("signed", {"n": 1}, at), alice.message("signed", {"n": 2}, at + 1)
+    for server, messages in ((one, [signed, both]), (two, [both])):
+        with connect(f"ws://{server.http}/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32") as client:
+            for message in messages:
+                client.send(json.dumps([2, 8, "p", message, None]))
+        until(partial(has, server, "signed", len(messages)))
+    done = sync("--channels", "signed")
+    assert (done["here"], done["there"], done["pushed"], done["refused"]) == (1, 0, 1, [])
+    url = f"http://{two.http}/api/v1/streams/signed/data/partitions/0/last?count=2&format=protocol"
+    assert [json.loads(text)[-1] for text in httpx.get(url).json()] == [signed[-1], both[-1]]
+    assert {m["sender"]["identity"] for m in history(two, "signed")} == {alice.address}
+    assert sync("--channels", "signed")["here"] == 0
+
+
+def test_what_is_older_is_left_alone(gateways: Pair, sync: Callable[..., Any]) -> None:
+    publish(gateways[0], "age", "now")
+    assert sync("--channels", "age", "--since", "1h", "--dry-run")["here"] == 1
+    assert (
+        CliRunner().invoke(app, ["sync", "http://127.0.0.1:9", "--channels", "age", "--since", "soon"]).exit_code == 2
+    )
+
+
+def test_what_cannot_be_handed_over_is_named(gateways: Pair) -> None:
+    two = gateways[1]
+    at = int(time.time() * 1000)
+    forged = Publisher(1).message("forged", {"n": 1}, at)
+    forged[7] = '{"n": 2}'
+    line = {
+        "id": "x",
+        "channel": "forged",
+        "protocol": "streamr",
+        "timestamp": at,
+        "content": 1,
+        "wire": json.dumps(forged),
+    }
+    own = publish(two, "forged", "own")
+    lines = [
+        line,
+        line | {"channel": "elsewhere"},
+        line | {"protocol": "sprout"},
+        line | {"protocol": "nonsense"},
+        line | {"id": own, "content": "own"},
+        line | {"id": own},
+        line | {"id": "01900000-0000-7000-8000-000000000001", "timestamp": 1 << 60},
+        {"id": 7},
+    ]
+    body = "\n".join(map(json.dumps, lines)) + "\n["
+    found = httpx.post(f"http://{two.http}/v1/sync/import", content=body).raise_for_status()
+    results = [json.loads(result) for result in found.text.splitlines()]
+    assert [each["status"] for each in results] == [400, 400, 400, 400, "known", "accepted", 422, 400, 400]
+    counted = httpx.get(f"http://{two.http}/metrics").text
+    assert 'trellis_handed_over_total{result="refused"} 7.0' in counted
+    told = {m["id"]: m["content"] for m in history(two, "forged")}
+    assert told.pop(own) == "own", "nobody can take its place"
+    assert list(told.values()) == [1], "what says something else under a known id is another message"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("?channels=a", b"", 400),
+        ("?channels=a", b"\x61\x80", 400),
+        ("?channels=*x", b"\x61", 422),
+        ("", b"\x61", 422),
+        ("/differences?channels=a", b"[", 422),
+        ("/differences?channels=a", b'{"message":"?"}', 422),
+        ("/differences?channels=a", b'{"message":"YYA="}', 400),
+        ("/differences?channels=a", b'{"since":-1}', 422),
+        ("/export?channels=a", b'{"ids":["00"]}', 422),
+        ("/export?channels=a", b'{"ids":7}', 422),
+    ],
+)
+def test_a_malformed_request_is_refused(gateways: Pair, path: str, body: bytes, status: int) -> None:
+    answer = httpx.post(f"http://{gateways[0].http}/v1/sync{path}", content=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
+
+
+def test_rights_decide_what_is_compared_and_taken(tmp_path: Any) -> None:
+    keys = KeyFile(tmp_path / "data/keys/api-keys.json")
+    reader, writer = keys.add("reader", ["history:open/*"]), keys.add("writer", ["publish:*"])
+    root = keys.add("root", ["*:*"])
+    with Server(tmp_path / "data") as server, httpx.Client(base_url=f"http://{server.http}") as client:
+
+        def ask(key: str, path: str, **options: Any) -> httpx.Response:
+            return client.post(f"/v1/sync{path}", headers={"Authorization": f"Bearer {key}"}, **options)
+
+        for channel in ("open/a", "secret"):
+            url = f"http://{server.http}/v1/channels/{quote(channel, safe='')}/messages"
+            httpx.post(url, json=1, headers={"Authorization": f"Bearer {root}"}).raise_for_status()
+        everything = b"\x61\x00\x00\x02\x00"  # the side that begins has nothing
+        assert len(ask(root, "?channels=*", content=everything).content) == 5 + 2 * 32
+        seen = ask(reader, "?channels=*", content=everything).content
+        assert len(seen) == 5 + 32
+        secret = ask(root, "?channels=secret", content=everything).content[5:]
+        assert ask(reader, "/export?channels=*", json={"ids": [secret.hex()]}).content == b""
+        assert ask(reader, "?channels=secret", content=everything).status_code == 403
+        assert ask(writer, "?channels=*", content=everything).status_code == 403
+        (line,) = ask(root, "/export?channels=secret", json={"ids": [secret.hex()]}).text.splitlines()
+        assert json.loads(ask(reader, "/import", content=line).text)["code"] == "forbidden"
+        assert json.loads(ask(writer, "/import", content=line).text)["status"] == "known"
+
+
+def test_a_set_follows_the_log(gateways: Pair, sync: Callable[..., Any]) -> None:
+    """What is said after a comparison is in the next one, in channels that are new as well."""
+    one = gateways[0]
+    for n in range(3):
+        publish(one, f"grow/{n}", n)
+        publish(one, "grow/0", n)
+        assert sync("--channels", "grow/*")["here"] == 2

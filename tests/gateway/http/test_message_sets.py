@@ -1,0 +1,95 @@
+"""The sets of messages that are compared: continued, bounded, and given back when memory is short."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.http import message_sets, sync, sync_messages
+from gateway.http.bodies import SHORT_BODY
+from gateway.reconciliation import reading
+
+EVERYTHING = b"\x61\x00\x00\x02\x00"  # the side that begins has nothing
+
+
+@pytest.fixture
+def http(make_local: Callable[..., Any]) -> Iterator[httpx.Client]:
+    local = make_local()
+    with httpx.Client(base_url=f"{local.url}/v1", timeout=30) as client:
+        client.local = local  # type: ignore[attr-defined]
+        yield client
+
+
+def publish(http: httpx.Client, channel: str) -> bytes:
+    """Publish a message; its id in the sets."""
+    id = http.post(f"/channels/{channel}/messages", json=1).raise_for_status().json()["id"]
+    return sha256(id.encode()).digest()
+
+
+def told(http: httpx.Client, channels: str) -> set[bytes]:
+    answer = http.post(f"/sync?channels={channels}", content=EVERYTHING).raise_for_status().content
+    return {answer[at : at + 32] for at in range(5, len(answer), 32)}
+
+
+def test_a_set_is_continued_and_not_read_again(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[frozenset[str], int]] = []
+    genuine = reading.read_items
+
+    def counting(index: Any, segments: Any, channels: frozenset[str], after: int, until: int) -> Any:
+        read.append((channels, after))
+        return genuine(index, segments, channels, after, until)
+
+    monkeypatch.setattr(message_sets, "read_items", counting)
+    first = publish(http, "a")
+    assert told(http, "a") == {first}
+    second, third = publish(http, "a"), publish(http, "b")
+    assert told(http, "a") == {first, second}
+    assert told(http, "a,b") == {first, second, third}, "the set grows by a channel"
+    assert [(sorted(channels), after > 0) for channels, after in read] == [
+        (["a"], False),
+        (["a"], True),
+        (["b"], False),
+    ]
+
+
+def test_a_set_is_bounded(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_sets, "MAX_ITEMS", 1)
+    publish(http, "a")
+    assert len(told(http, "a")) == 1
+    publish(http, "a")
+    refused = http.post("/sync?channels=a", content=EVERYTHING)
+    assert (refused.status_code, refused.json()["code"]) == (400, "request-refused")
+
+
+def test_sets_are_given_back_when_memory_is_short(http: httpx.Client) -> None:
+    budget = http.local.gateway.budget  # type: ignore[attr-defined]
+    mine = publish(http, "a")
+    assert told(http, "a") == {mine}
+    before = budget.held
+    assert before > 0
+    limit = budget.limit
+    budget.set_limit(1)
+    budget.audit()
+    budget.set_limit(limit)
+    assert budget.held == 0
+    assert told(http, "a") == {mine}
+    assert budget.held == before
+
+
+def test_a_long_line_is_not_read_on_the_loop(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    genuine = sync_messages.parse_line
+
+    def noting(line: bytes) -> Any:
+        threads.append(threading.current_thread().name)
+        return genuine(line)
+
+    monkeypatch.setattr(sync, "parse_line", noting)
+    for size in (1, SHORT_BODY):
+        http.post("/sync/import", content=b'"%b"' % (b"x" * size)).raise_for_status()
+    assert len(set(threads)) == 2

@@ -1,0 +1,121 @@
+"""What members of a cluster say of it: over REST, as metrics, and by `trellis cluster status`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.js.api import StreamInfo
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.cluster.lag import LagClock
+from gateway.cluster.roster import MemberInfo
+from gateway.commands.cluster_status import screen
+from gateway.commands.remote import Remote
+from gateway.jetstream.status import JetStreamStatus, Replica, StoredStream, stored_stream
+from tests.properties.cluster import Node, Stream, copy_of, next_seq
+from tests.properties.house import template
+
+
+def info(name: str, place: int, next_seq: int) -> MemberInfo:
+    return MemberInfo(name, 1, "1", 0.0, next_seq, place, False)
+
+
+def test_lag_begins_when_others_are_ahead_and_ends_when_they_are_not() -> None:
+    now = [100.0]
+    lag = LagClock(lambda: now[0])
+    assert lag.behind(info("one", 5, 50), [], 0) == (0, 0, 0.0)
+    now[0] += 7
+    assert lag.behind(info("one", 5, 50), [info("two", 8, 70)], 6) == (3, 20, 7.0)
+    now[0] += 5
+    assert lag.behind(info("one", 6, 50), [info("two", 8, 70)], 9) == (3, 20, 12.0)
+    now[0] += 1
+    assert lag.behind(info("one", 9, 80), [info("two", 8, 70)], 9) == (0, 0, 0.0)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    folder = copy_of(template(), tmp_path / "a")
+    node = Node(Stream(next_seq(folder)), folder)
+    node.catch_up()
+    yield node
+    node.stop()
+
+
+def test_a_gateway_that_stays_behind_is_not_ready(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = node.link.place
+    stored = StoredStream(1, place + 3, 1000, ())
+    monkeypatch.setattr(node.link, "status", lambda: JetStreamStatus(True, place, 0, "", stored=stored))
+    node.membership.tick()
+    assert node.membership.trouble is None
+    node.link.seconds += 11
+    node.membership.tick()
+    assert node.membership.trouble == "the gateway has been behind the cluster for 11 s, by 0 records"
+
+
+def test_a_gateway_whose_servers_are_silent_is_not_ready_though_nobody_waits(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silence = [9.0]
+    monkeypatch.setattr(node.link, "status", lambda: JetStreamStatus(True, 1, 0, "no leader", silence=silence[0]))
+    assert node.membership.trouble is None
+    silence[0] = 12.4
+    assert node.membership.trouble == "the cluster has not answered for 12 s: no leader"
+
+
+def test_what_the_servers_say_of_their_replicas() -> None:
+    answer = {
+        "config": {"name": "main"},
+        "state": {"messages": 3, "bytes": 200, "first_seq": 5, "last_seq": 7, "consumer_count": 1},
+        "cluster": {
+            "leader": "two",
+            "replicas": [
+                {"name": "three", "current": True, "offline": True, "active": 1, "lag": 4},
+                {"name": "one", "current": True, "active": 1},
+            ],
+        },
+    }
+    found = stored_stream(StreamInfo.from_response(answer))
+    replicas = (Replica("one", False, True, 0), Replica("three", False, False, 4), Replica("two", True, True, 0))
+    assert found == StoredStream(5, 7, 200, replicas)
+
+
+def told() -> dict[str, Any]:
+    """What a gateway could tell of its cluster."""
+    stream = {"server": "", "connected": False, "position": 3, "first": None, "last": None, "bytes": None}
+    replicas = [{"name": "nats-one", "leads": True, "current": True, "lag": 0}]
+    replicas += [{"name": "nats-two", "leads": False, "current": False, "lag": 7}]
+    member = {"name": "one", "version": "1.0", "started": 1_000, "heardSeconds": 0.0, "sequence": 9, "position": 3}
+    member |= {"accepts": False, "differs": []}
+    return {
+        **{"name": "main", "member": "one", "accepts": False, "turn": None, "trouble": None, "batch": 4},
+        **{"ignoredBatches": 1, "reconnects": 2, "unsentBytes": 0, "members": [member], "links": []},
+        **{"lag": {"batches": 2, "records": 1, "seconds": 12.3}, "stream": stream | {"replicas": replicas}},
+    }
+
+
+def test_the_screen_names_servers_and_who_is_behind() -> None:
+    text = screen(told(), 61.0)
+    assert "nobody now" in text
+    assert "1 record for 12 s" in text
+    assert "-, not connected; connected again 2 times" in text
+    assert "no server has answered yet" in text
+    assert re.search(r"^nats-two +follows +no +7$", text, re.MULTILINE)
+    assert re.search(r"^one +1\.0 +1 min +9 +3 +0 s ago +no +-$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "code"), [(None, 1), (told(), 0), (told() | {"trouble": "no quorum"}, 1)], ids=["alone", "well", "ill"]
+)
+def test_the_exit_code_says_whether_the_gateway_takes_part(
+    monkeypatch: pytest.MonkeyPatch, cluster: Any, code: int
+) -> None:
+    monkeypatch.setattr(Remote, "get", lambda _self, _path: {"cluster": cluster})
+    shown = CliRunner().invoke(app, ["cluster", "status", "--json"])
+    assert shown.exit_code == code
+    assert json.loads(shown.output) == cluster if cluster is not None else "runs alone" in str(shown.exception)
