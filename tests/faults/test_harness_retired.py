@@ -246,7 +246,7 @@ def test_a_question_that_is_answered_with_a_status_is_answered(running: Running)
 
 def test_an_author_brings_an_identity_that_the_gateway_lacks(running: Running) -> None:
     async def say() -> int:
-        crowd = Crowd(running, Ledger(), random.Random(1), "t", sure=True)
+        crowd = Crowd(lambda: running, Ledger(), random.Random(1), "t", sure=True)
         await crowd.find_communities()
         identity, codes = author().identity(), list[int]()
         async with Sprout(running.sprout) as sprout:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import cache
@@ -21,7 +21,7 @@ from gateway.client.sse import EventReader
 from gateway.clients import ArborNode
 from tests.conformance.forge import SequoiaForge
 
-from .ledger import Ledger, Said
+from .ledger import Ledger, Said, token_of
 from .nursery import Running
 from .wires import Closed, Http, Socket, Sprout, Wallet, quietly, unsigned
 
@@ -42,14 +42,16 @@ def author() -> SequoiaForge:
 
 
 class Crowd:
-    """All peers of one life; *name* tells its tokens from those of other lives.
+    """All peers of one life, at the gateway that *where* gives; *name* tells its tokens from those of other lives.
 
     Where what the forest hangs on was damaged by us (not *sure*), a node may wait for that, for ever: status 0 promises
     nothing then, not even an order.
     """
 
-    def __init__(self, running: Running, ledger: Ledger, chance: random.Random, name: str, *, sure: bool) -> None:
-        self.running = running
+    def __init__(
+        self, where: Callable[[], Running], ledger: Ledger, chance: random.Random, name: str, *, sure: bool
+    ) -> None:
+        self._where = where
         self.ledger = ledger
         self._chance = chance
         self._name = name
@@ -60,17 +62,29 @@ class Crowd:
         self._stirred = asyncio.Event()
         self._parent: tuple[str, ArborNode] | None = None  # what was accepted last in Arbor
         self.communities: dict[str, str] = {}
+        self.repeated = deque[Any](maxlen=0)  # what a Streamr client that comes back publishes again
         self.over = False
+
+    @property
+    def running(self) -> Running:
+        """The gateway to connect to."""
+        return self._where()
+
+    def listeners(self) -> list[Talker]:
+        """Who listens, as long as the life lasts."""
+        own = [self.relay_listener, self.streamr_listener, self.sprout_listener]
+        return [*own, *(self._of(self.events, channel) for channel in CHANNELS)]
+
+    def talkers(self) -> list[Talker]:
+        """Who talks, until it is over."""
+        return [self.rest, self.rest, self.lines, self.relay, self.streamr, self.sprout]
 
     @asynccontextmanager
     async def talking(self) -> AsyncIterator[None]:
         """Everybody talks and listens; afterwards listeners get a moment to hear what is left."""
         await self.find_communities()
-        listeners = [self.relay_listener, self.streamr_listener, self.sprout_listener]
-        listeners += [self._of(self.events, channel) for channel in CHANNELS]
-        talkers = [self.rest, self.rest, self.lines, self.relay, self.streamr, self.sprout]
-        tasks = [asyncio.create_task(self._again(each, lambda: False)) for each in listeners]
-        tasks += [asyncio.create_task(self._again(each, lambda: self.over)) for each in talkers]
+        tasks = [asyncio.create_task(self._again(each, lambda: False)) for each in self.listeners()]
+        tasks += [asyncio.create_task(self._again(each, lambda: self.over)) for each in self.talkers()]
         try:
             yield
         finally:
@@ -98,8 +112,8 @@ class Crowd:
 
     async def rest(self) -> None:
         """One message in each request; what was never answered is sent again with its Idempotency-Key."""
-        unanswered = [said for said in self.ledger.said.values() if said.key is not None and not said.accepted]
-        known = [said for said in self.ledger.said.values() if said.key is not None and said.accepted]
+        unanswered = [said for said in self.ledger.said.values() if said.key and said.text and not said.accepted]
+        known = [said for said in self.ledger.said.values() if said.key and said.text and said.accepted]
         connection = self._connection()
         async with Http(self.running.http) as http:
             while not self.over:
@@ -168,6 +182,9 @@ class Crowd:
         """Messages that are signed, unsigned or encrypted."""
         wallet, moment, connection = Wallet(self._chance.randint(1, 9)), 0, self._connection()
         async with Socket(self.running.http, STREAMR) as socket:
+            for message in self.repeated:
+                self.ledger.again.add(token_of(streamr_content(message)))
+                await socket.send(json.dumps([2, 8, "again", message, None]))
             while not self.over:
                 for kind in self._chance.choices(("signed", "unsigned", "encrypted"), k=self._chance.choice((1, 4))):
                     said, moment = self._said("streamr"), max(moment + 1, time.time_ns() // 1_000_000)
@@ -182,6 +199,7 @@ class Crowd:
                         said.text = None
                         message = wallet.message(said.channel, place, chain, "ab" * 40, said.token)
                     self.ledger.say(f"{connection} {kind}", said)
+                    self.repeated.append(message)
                     await socket.send(json.dumps([2, 8, said.token, message, None]))
                 await self._pause(connection)
 
@@ -196,7 +214,7 @@ class Crowd:
                 told = sent.pop(number, []) if self._sure else []
                 if told and code == 4 and self.ledger.keeping:
                     self.ledger.orphan(told)
-                elif told and code and (code != 1 or "the log cannot be written" not in self.running.said):
+                elif told and code and not self.may_refuse(code):
                     self.ledger.complain(f"an announce was answered with status {code}")
                 for said in told if code == 0 else ():
                     self.ledger.accept(said)
@@ -223,6 +241,10 @@ class Crowd:
             finally:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
+
+    def may_refuse(self, code: int) -> bool:
+        """Whether an announce may be answered with the status *code*."""
+        return code == 1 and "the log cannot be written" in self.running.said
 
     async def _read(self, sprout: Sprout) -> None:
         while True:
@@ -255,6 +277,7 @@ class Crowd:
                     if event.name == "message":
                         told = json.loads(event.data)
                         self.ledger.show(listener, channel, told["sequence"], told["content"])
+                        self._note(listener, told["content"])
                     elif event.name == "gap":
                         gap = json.loads(event.data)
                         self.ledger.skip(channel, gap["after"], gap["before"])
@@ -299,6 +322,9 @@ class Crowd:
 
     # What all of them do
 
+    def _note(self, listener: str, content: Any) -> None:
+        """Note what a *listener* heard, where that is compared."""
+
     def _hear(self, channel: str, content: Any) -> None:
         self.ledger.hear(channel, content)
 
@@ -334,8 +360,7 @@ class Crowd:
     def _of(listener: Callable[[str], Coroutine[Any, Any, None]], channel: str) -> Talker:
         return lambda: listener(channel)
 
-    @staticmethod
-    async def _again(talker: Talker, over: Callable[[], bool]) -> None:
+    async def _again(self, talker: Talker, over: Callable[[], bool]) -> None:
         while not over():
             await quietly(talker())
             await asyncio.sleep(BACK)

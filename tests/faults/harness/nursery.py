@@ -1,7 +1,7 @@
 """Gateways in processes of their own, started quickly.
 
 Most of a start is importing. One process, the nursery, has imported everything; each gateway is forked from it and
-runs what `python -m gateway` runs, with the fault layer below it. A nursery has one gateway at a time.
+runs what `python -m gateway` runs, with the fault layer below it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Self
 
 from .frequent_retention import retain_frequently
@@ -27,6 +30,7 @@ from .shim import Control, library
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
+REAP_SECONDS = 0.02  # between looks at who has ended
 ASK_WHERE = signal.SIGUSR2  # a gateway that gets it writes where each of its threads is
 PR_SET_PDEATHSIG = 1
 MODULES = ("gateway.app", "gateway.cli", "gateway.service", "adapters", "uvloop", "uvicorn.loops.uvloop", "httptools")
@@ -89,8 +93,12 @@ class Nursery:
             text=True,
             env=environment | {"LD_PRELOAD": str(library())},
         )
-
-        self._ending: asyncio.Future[dict[str, Any]] | None = None
+        self._codes: dict[int, int] = {}  # of gateways that have ended, by process
+        self._lock = threading.Lock()
+        self._started = SimpleQueue[int]()
+        self._last = 0  # the process that was started last
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +108,7 @@ class Nursery:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(STOP_SECONDS)
+        self._reader.join(STOP_SECONDS)
         self._process.stdout.close()
 
     async def start(
@@ -112,36 +121,46 @@ class Nursery:
         place.mkdir()
         order = {"data": str(data), "place": str(place), "control": str(control.path), "settings": settings}
         order |= {"retain_often": "yes" if retain_often else ""}
-        pid = int(self._order(order)["pid"])
+        pid = await asyncio.to_thread(self._order, order)
         end = time.monotonic() + START_SECONDS
         while not (line := (place / "stdout").read_text() if (place / "stdout").exists() else "").endswith("\n"):
             if time.monotonic() > end or not _alive(pid):
                 if _alive(pid):
                     os.kill(pid, signal.SIGKILL)
-                code = await self.ended()
+                code = await self.ended(pid=pid)
                 raise DidNotStart(f"it ended with {code}: {(place / 'stderr').read_text(errors='replace')}")
             await asyncio.sleep(0.01)
         ready = json.loads(line)
         return Running(pid, ready["http"], ready["sprout"], place / "stderr", control)
 
-    async def ended(self, seconds: float = STOP_SECONDS) -> int:
-        """Wait for the end of the gateway; its exit code, negative for a signal. `TimeoutError` if it does not end."""
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().run_in_executor(None, self._answer)
-        code = (await asyncio.wait_for(asyncio.shield(self._ending), seconds))["code"]
-        self._ending = None
-        return int(code)
+    async def ended(self, seconds: float = STOP_SECONDS, pid: int | None = None) -> int:
+        """Wait for the end of the gateway with that *pid*, or that was started last; its exit code.
 
-    def _order(self, order: dict[str, Any]) -> dict[str, Any]:
+        It is negative for a signal. `TimeoutError` if the gateway does not end.
+        """
+        pid = self._last if pid is None else pid
+        async with asyncio.timeout(seconds):
+            while pid not in self._codes:
+                await asyncio.sleep(0.01)
+        return self._codes[pid]
+
+    def _order(self, order: dict[str, Any]) -> int:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
+        with self._lock:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            self._last = self._started.get(timeout=START_SECONDS)
+            return self._last
 
-    def _answer(self) -> dict[str, Any]:
+    def _read(self) -> None:
+        """Read what becomes of the gateways."""
         assert self._process.stdout is not None
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
+        for line in self._process.stdout:
+            told: dict[str, int] = json.loads(line)
+            if "code" in told:
+                self._codes[told["pid"]] = told["code"]
+            else:
+                self._started.put(told["pid"])
 
 
 def _alive(pid: int) -> bool:
@@ -156,20 +175,31 @@ def _alive(pid: int) -> bool:
 
 
 def main() -> None:
-    """Import the gateway; then fork one for each line of standard input, and say how it ended."""
+    """Import the gateway; then fork one for each line of standard input, and say how each ended."""
     _end_with_parent()
     for name in MODULES:
         importlib.import_module(name)
-    for line in sys.stdin:
-        order = json.loads(line)
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            _become(order)
-            return
-        print(json.dumps({"pid": pid}), flush=True)  # noqa: T201  # that is how it answers
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        print(json.dumps({"code": code}), flush=True)  # noqa: T201
+    children, rest = set[int](), b""
+    while True:
+        if select.select([0], [], [], REAP_SECONDS if children else None)[0]:
+            if not (data := os.read(0, 1 << 16)):
+                return
+            *orders, rest = (rest + data).split(b"\n")
+            for order in orders:
+                if (pid := os.fork()) == 0:
+                    _become(json.loads(order))
+                    return
+                children.add(pid)
+                _tell(pid=pid)
+        for pid in [*children]:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                children.discard(pid)
+                _tell(pid=pid, code=os.waitstatus_to_exitcode(status))
+
+
+def _tell(**what: int) -> None:
+    print(json.dumps(what), flush=True)  # noqa: T201  # that is how it answers
 
 
 def _end_with_parent() -> None:

@@ -164,7 +164,7 @@ class Run:
 
     async def _talk(self, running: Running, number: int, life: Life) -> None:
         chance = self._plan.chance(f"talk {number}")
-        crowd = Crowd(running, self._ledger, chance, str(number), sure=self._sure)
+        crowd = Crowd(lambda: running, self._ledger, chance, str(number), sure=self._sure)
         trouble = Trouble(running, self._ledger, self._plan.chance(f"trouble {number}"), str(number))
         crowd.communities.update(self._communities)
         last = number == len(self._plan.lives) - 1

@@ -76,6 +76,10 @@ class Http:
             self.close()
             raise
 
+    async def json(self, path: str) -> Any:
+        """What a GET is answered with."""
+        return json.loads((await self.ask("GET", path))[1])
+
     async def begin(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> None:
         """Send the beginning of a request."""
         await self.connect()

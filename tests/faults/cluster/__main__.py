@@ -1,0 +1,5 @@
+"""`python -m tests.faults.cluster`."""
+
+from .run import main
+
+main()

@@ -1,0 +1,166 @@
+"""The programs of a cluster: NATS servers and gateways, with a way of its own between each two that can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import nats
+from nats.errors import Error
+
+from tests.faults.harness.nursery import DidNotStart, Nursery, Running
+from tests.faults.harness.shim import Control
+from tests.nats import NatsServer
+from tests.ports import reserved_port
+
+from .plan import SERVERS
+from .proxy import Proxy
+
+STREAM = "main"  # as `cluster.name` has it
+LEASE_SECONDS = 1.0
+START_SECONDS = 30.0  # for the servers to elect who leads them
+# Nobody is told of ways that do not lead through a proxy.
+ROUTES = """cluster {{ name: trellis, listen: "127.0.0.1:{port}", routes: {routes}, no_advertise: true,
+                   advertise: "127.0.0.1:1" }}
+"""
+
+
+class Servers:
+    """NATS servers that keep one stream; each reaches the others, and gateways reach each, by proxies."""
+
+    def __init__(self, folder: Path) -> None:
+        ports = {name: reserved_port() for name in SERVERS}
+        self.routes = {(a, b): Proxy(ports[b]) for a in SERVERS for b in SERVERS if a != b}
+        self.servers: dict[str, NatsServer] = {}
+        for name in SERVERS:
+            urls = [f"nats://127.0.0.1:{way.port}" for (a, _), way in self.routes.items() if a == name]
+            text = ROUTES.format(port=ports[name], routes=json.dumps(urls))
+            self.servers[name] = NatsServer(folder / f"nats-{name}", name, text, start=False)
+        self.ways: list[Proxy] = [*self.routes.values()]
+        self._clients: dict[str, list[Proxy]] = {name: [] for name in SERVERS}
+
+    async def start(self) -> None:
+        """Start all, and wait until they have found each other and answer."""
+        await asyncio.gather(*(way.start() for way in self.routes.values()))
+        await asyncio.gather(*(asyncio.to_thread(server.start) for server in self.servers.values()))
+        client = await nats.connect([each.url for each in self.servers.values()])
+        try:
+            manager = client.jsm(timeout=0.3)
+            async with asyncio.timeout(START_SECONDS):
+                while True:
+                    with suppress(Error, OSError, TimeoutError):
+                        await manager.account_info()
+                        return
+                    await asyncio.sleep(0.05)
+        finally:
+            await client.close()
+
+    async def ways_for(self) -> dict[str, Proxy]:
+        """Make ways to all servers, for one gateway."""
+        ways = {name: Proxy(server.port) for name, server in self.servers.items()}
+        for name, way in ways.items():
+            await way.start()
+            self.ways.append(way)
+            self._clients[name].append(way)
+        return ways
+
+    def ways_of(self, name: str, *, gateways: bool) -> list[Proxy]:
+        """The ways between the server *name* and the others, and with *gateways* those from gateways to it."""
+        routes = [way for ends, way in self.routes.items() if name in ends]
+        return [*routes, *(self._clients[name] if gateways else ())]
+
+    async def leader(self) -> str:
+        """The name of the server that leads the stream; the first one while there is none."""
+        with suppress(Error, OSError, TimeoutError, AssertionError):
+            client = await nats.connect([each.url for each in self.servers.values()], connect_timeout=1)
+            try:
+                cluster = (await client.jetstream().stream_info(STREAM)).cluster
+                assert cluster is not None
+                return cluster.leader or SERVERS[0]
+            finally:
+                await client.close()
+        return SERVERS[0]
+
+    async def stop(self) -> None:
+        """End all."""
+        for server in self.servers.values():
+            server.kill()
+        for way in self.ways:
+            await way.stop()
+
+
+class Member:
+    """The gateway *name*, which is started again and again on its data."""
+
+    def __init__(
+        self, folder: Path, name: str, ways: dict[str, Proxy], settings: dict[str, str], nursery: Nursery
+    ) -> None:
+        self.name = name
+        self.data = folder / name
+        self.ways = ways
+        self.running: Running | None = None  # None while it is down
+        self.ends: list[str] = []  # what it said when it ended by itself
+        self.said = ""  # when it did not start
+        self.lives = 0
+        self._place = folder / f"{name}-lives"
+        self._nursery = nursery
+        self.settings = settings | {
+            "TRELLIS_CLUSTER__URL": json.dumps([f"nats://127.0.0.1:{way.port}" for way in ways.values()]),
+            "TRELLIS_CLUSTER__GATEWAY": name,
+            "TRELLIS_CLUSTER__REPLICAS": str(len(SERVERS)),
+            "TRELLIS_CLUSTER__LEASE_SECONDS": str(LEASE_SECONDS),
+        }
+
+    def copy_keys(self, other: Member) -> None:
+        """Have the keys of *other*, as all members need."""
+        shutil.copytree(other.data / "keys", self.data / "keys", dirs_exist_ok=True)
+
+    async def start(self) -> None:
+        """Start it, and wait until it has read what the stream has. `DidNotStart` if it ends instead."""
+        self.lives += 1
+        self._place.mkdir(exist_ok=True)
+        control = Control(self._place / f"control{self.lives}")
+        place = self._place / str(self.lives)
+        try:
+            self.running = await self._nursery.start(self.data, place, self.settings, control)
+        except DidNotStart as error:
+            self.said = str(error)
+            raise
+
+    async def kill(self) -> None:
+        """End it with signal 9."""
+        running, self.running = self.running, None
+        if running is not None:
+            running.kill()
+            await self._nursery.ended(pid=running.pid)
+
+    async def stop(self) -> int:
+        """End it as an operator does; its exit code, or -9 if it did not end."""
+        running, self.running = self.running, None
+        if running is None:
+            return 0
+        running.signal(signal.SIGCONT)
+        running.stop()
+        try:
+            return await self._nursery.ended(pid=running.pid)
+        except TimeoutError:
+            running.kill()
+            await self._nursery.ended(pid=running.pid)
+            return -signal.SIGKILL
+
+    async def has_ended(self) -> bool:
+        """Whether it ended by itself, as who lost its turn does; then it is down."""
+        running = self.running
+        if running is None or Path(f"/proc/{running.pid}").exists():
+            return False
+        code = await self._nursery.ended(pid=running.pid)
+        self.running = None
+        self.ends.append(f"{self.name} ended with {code}: {running.said[-600:]}")
+        return True
+
+
+__all__ = ["DidNotStart", "Member", "Servers"]
