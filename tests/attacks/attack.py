@@ -18,7 +18,8 @@ class Attack:
     """One row of the table. `told` are words that one of the answers to the attacker has to begin with.
 
     `dropped` is in how many seconds every connection has to be gone; `seconds` how long the attack needs to take, 0
-    where any time will do; `needs` what the gateway has to be: `keys`, `tls`, `trio`, `few` (descriptors), `small`.
+    where any time will do; `needs` what the gateway has to be: `keys`, `tls`, `trio`, `few` (descriptors), `small`,
+    and what it dials: `link` (a relay), `broker` (of Streamr), `peer` (an Arbor relay).
     """
 
     name: str

@@ -104,10 +104,11 @@ def sprout(target: Target, seconds: float) -> Report:
 
 def forged_sprout(target: Target, seconds: float) -> Report:
     """Announces of nodes whose signature is not the author's."""
-    return _announces(target, seconds, "forged/sprout", _forged)
+    return _announces(target, seconds, "forged/sprout", forged_node)
 
 
-def _forged(node: ArborNode) -> ArborNode:
+def forged_node(node: ArborNode) -> ArborNode:
+    """*node* with another signature."""
     raw = node.raw[:-20] + bytes((node.raw[-20] ^ 1,)) + node.raw[-19:]
     return ArborNode(forest.node_id(raw), raw)
 

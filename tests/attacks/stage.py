@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -18,17 +19,20 @@ from tests.server import Server
 
 from .attack import Attack
 from .measure import Cost, Honest, Meter, Wait, compare
-from .target import SOURCE, Report, Target
+from .target import RELAY_HOST, SOURCE, Report, Target
 
 QUIET = 1.0  # seconds before and after an attack, to compare with
 PORTS = ("http", "sprout", "sprout_tls")
 FEW = 300  # descriptors, where there are few
 OVER = 60.0  # seconds after which an attack that does not end is ended
+DIALLED = {"link": ("TOPIC_RELAY", "ws"), "broker": ("STREAMR", "ws"), "peer": ("SPROUT", "tcp")}  # by the need of it
 LEFT = 30.0  # seconds in which whoever has hung up is gone from the gateway, which reads what they sent before
 
 
-def _prepare(data: Path, needs: frozenset[str]) -> tuple[dict[str, str], list[str], dict[str, str]]:
-    """Make what a gateway has that *needs* name: its keys by name, its flags, and variables."""
+def _prepare(
+    data: Path, needs: frozenset[str], relay: socket.socket | None
+) -> tuple[dict[str, str], list[str], dict[str, str]]:
+    """Make what a gateway has that *needs* name: its keys by name, its flags, and variables; *relay* is linked."""
     keys: dict[str, str] = {}
     flags: list[str] = []
     env: dict[str, str] = {}
@@ -44,6 +48,10 @@ def _prepare(data: Path, needs: frozenset[str]) -> tuple[dict[str, str], list[st
         env |= {"TRELLIS_SPROUT__TLS_PORT": "0", "SSL_CERT_FILE": str(certs / "ca.pem")}
     if "trio" in needs:
         flags += ["--loop", "trio"]
+    if relay is not None:
+        (section, scheme), (host, port) = next(DIALLED[need] for need in needs & DIALLED.keys()), relay.getsockname()
+        peer = {"url": f"{scheme}://{host}:{port}", "channels": ["linked", "linked/*"]}
+        env[f"TRELLIS_{section}__PEERS"] = json.dumps([peer])
     return keys, flags, env
 
 
@@ -89,13 +97,14 @@ class Stage:
     """The gateway, with what the attacks need of it: *needs* are words of `Attack.needs`."""
 
     def __init__(self, data: Path, needs: frozenset[str] = frozenset(), env: dict[str, str] | None = None) -> None:
-        keys, flags, own = _prepare(data, needs)
+        self._relay = socket.create_server((RELAY_HOST, 0)) if needs & DIALLED.keys() else None
+        keys, flags, own = _prepare(data, needs, self._relay)
         descriptors = FEW if "few" in needs else None
         rates = {"TRELLIS_LIMITS__RATES": "on"}
         env = {**rates, **own, **(env or {})}
         self.server = Server(data / "gateway", *flags, env=env, descriptors=descriptors, fresh=True)
         http, sprout, tls = (int((self.server.ready.get(name) or ":0").rpartition(":")[2]) for name in PORTS)
-        self.target = Target(http, sprout, tls, keys)
+        self.target = Target(http, sprout, tls, keys, 0 if self._relay is None else self._relay.fileno())
         url = f"https://{self.server.http}" if "tls" in needs else self.server.http
         key = [keys["honest"]] if keys else []
         self.honest = Honest(
@@ -110,6 +119,8 @@ class Stage:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.honest.close()
+        if self._relay is not None:
+            self._relay.close()
         if error is not None:
             self.server.kill()
         else:
@@ -142,5 +153,6 @@ class Stage:
 def attacked(attack: Attack, target: Target, seconds: float) -> Report:
     """What an attack tells that runs in a process of its own."""
     command = [sys.executable, "-m", "tests.attacks.attacker", attack.name, str(seconds), target.text()]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds + OVER, check=True)
+    kept = (target.relay,) if target.relay else ()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds + OVER, check=True, pass_fds=kept)
     return Report.read(done.stdout)

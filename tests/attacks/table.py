@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import floods, garbage, hoards, rights, silent, subscribers, unread
+from . import brokers, floods, garbage, hoards, relays, rights, silent, sprout_peers, subscribers, unread
 from .attack import Attack
 from .client_frames import RELAY, STREAMR
 
@@ -12,6 +12,7 @@ DROP = 15.0  # seconds: `limits.handshake_seconds`, and some for a busy machine
 SILENT = 17.0
 BUDGET = 400.0  # MiB: what all may hold together that sends half of something; a quarter of a small machine
 KEYS, TLS, TRIO, FEW = (frozenset({need}) for need in ("keys", "tls", "trio", "few"))
+LINK, BROKER, PEER = (frozenset({need}) for need in ("link", "broker", "peer"))  # that the gateway dials
 
 # fmt: off
 # Longest waits and medians are the same for all (`Outcome`); memory is in MiB.
@@ -109,6 +110,32 @@ ATTACKS: Final = (
     Attack("tracker", "a tracker node in 1,000 streams with others says so again and again", hoards.tracker),
     Attack("descriptors", "connections until there are no descriptors; history is asked for meanwhile",
            hoards.descriptors, needs=FEW),
+
+    Attack("link-flood", "a relay that the gateway dials broadcasts at full speed, with ids that it made up",
+           relays.flood, needs=LINK),
+    Attack("link-garbage", "it says what nobody asked for, in frames of all sizes and kinds", relays.garbage,
+           needs=LINK, brief=False),
+    Attack("link-unread", "it never reads, while 60 kB are said again and again on a linked channel", relays.unread,
+           needs=LINK, brief=False),
+
+    Attack("broker-flood", "a Streamr broker that the gateway dials sends new messages at full speed", brokers.flood,
+           needs=BROKER, brief=False),
+    Attack("broker-forged", "it replays a signed message in every way, and forges others", brokers.forged,
+           needs=BROKER),
+    Attack("broker-garbage", "it says what nobody asked for, in frames of all sizes and kinds", brokers.garbage,
+           needs=BROKER, brief=False),
+    Attack("broker-unread", "it never reads, while 60 kB are said again and again on a linked stream", relays.unread,
+           needs=BROKER, brief=False),
+
+    Attack("peer-flood", "an Arbor relay that the gateway dials announces good nodes at full speed",
+           sprout_peers.flood, needs=PEER, brief=False),
+    Attack("peer-garbage", "it announces forged and broken nodes, and says what is no message", sprout_peers.garbage,
+           needs=PEER, brief=False),
+    Attack("peer-answers", "it answers with nodes that nobody asked for, whose author never comes",
+           sprout_peers.answers, needs=PEER, brief=False),
+    Attack("peer-endless", "its answer has no end", sprout_peers.endless, needs=PEER, brief=False),
+    Attack("peer-silent", "it asks for everything, and neither reads nor answers", sprout_peers.silent, needs=PEER,
+           brief=False),
 
     Attack("replay", "somebody's signed message is replayed, to be taken for them", rights.replay),
     Attack("spoof", "numbers of others as `src`; listening to direct messages", rights.spoof),

@@ -12,15 +12,21 @@ HOST = "127.0.0.1"
 # Where attackers come from: rate limits are for each address, and honest peers have another, unless this is that one.
 SOURCE = os.environ.get("ATTACKERS_ADDRESS", "127.0.0.66")
 
+RELAY_HOST = "127.0.0.67"  # where whoever the gateway dials listens
+
 
 @dataclass(frozen=True)
 class Target:
-    """Ports of the gateway on `HOST`; 0 where there is none. *keys* are API keys by name, where there are any."""
+    """Ports of the gateway on `HOST`; 0 where there is none. *keys* are API keys by name, where there are any.
+
+    *relay* is the descriptor of a socket that listens where the gateway dials somebody, if it has a link.
+    """
 
     http: int
     sprout: int
     sprout_tls: int = 0
     keys: dict[str, str] = field(default_factory=dict)
+    relay: int = 0
 
     @property
     def host(self) -> str:

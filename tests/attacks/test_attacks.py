@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
+
+from tests.waiting import until
 
 from .attack import Attack
 from .house import USUAL, House, house, rows
@@ -27,11 +28,18 @@ def test_its_bounds_hold(gateway: House, attack: Attack) -> None:
 
 def test_who_attacked_before_is_gone_when_an_attack_begins(gateway: House) -> None:
     """What the gateway still reads of them is none of its cost: after `bodies`, `tracker` had up to 135 MiB."""
-    peer, begin = Raw(gateway.stage.target.http), time.monotonic()
-    hanging_up = threading.Timer(0.5, peer.socket.close)
+    gateway.stage.rest()
+    before, peer, hung_up = gateway.stage.there, Raw(gateway.stage.target.http), threading.Event()
+
+    def hang_up() -> None:
+        hung_up.set()
+        peer.socket.close()
+
+    until(lambda: gateway.stage.there > before)  # the gateway has accepted the connection
+    hanging_up = threading.Timer(0.5, hang_up)
     hanging_up.start()
     gateway.stage.rest()
-    assert time.monotonic() - begin >= 0.5
+    assert hung_up.is_set()
     hanging_up.join()
     gateway.stage.rest()
     assert gateway.stage.there == 0

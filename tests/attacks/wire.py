@@ -33,12 +33,19 @@ class Raw:
     """
 
     def __init__(self, port: int, feed: bytes = b"", greeting: bytes = b"", *, window: int = 0) -> None:
-        self.socket = socket.socket()
+        stream = socket.socket()
         if window:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
-        self.socket.settimeout(PATIENCE)
-        self.socket.bind((SOURCE, 0))
-        self.socket.connect((HOST, port))
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        stream.settimeout(PATIENCE)
+        stream.bind((SOURCE, 0))
+        stream.connect((HOST, port))
+        self._begin(stream, feed)
+        if greeting:
+            self.socket.sendall(greeting)
+
+    def _begin(self, stream: socket.socket, feed: bytes) -> None:
+        """Begin with *stream*, which is connected."""
+        self.socket = stream
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.begun = time.monotonic()
         self.ended: float | None = None
@@ -46,8 +53,6 @@ class Raw:
         self.turns: float = float("inf")  # how often the feed is sent
         self.place = self.sent = self.received = 0
         self.first = self.last = b""
-        if greeting:
-            self.socket.sendall(greeting)
 
     def fileno(self) -> int:
         """For selectors."""
