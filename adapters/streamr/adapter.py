@@ -1,13 +1,10 @@
-"""The Streamr adapter: which connections it accepts, how it maps channels to streams, and what it adds to the index."""
+"""The Streamr adapter: which connections it accepts, and how it maps channels to streams."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
-
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from adapters.streamr.crypto.background_file import BackgroundFile
 from adapters.streamr.crypto.keyring import KEYRING_FILE, read_keys
@@ -18,8 +15,7 @@ from adapters.streamr.model.bridge_signer import BridgeSigner
 from adapters.streamr.model.login import Logins
 from adapters.streamr.model.logouts import Logouts, read_logouts
 from adapters.streamr.model.publishers import Publishers
-from adapters.streamr.model.streams import MAX_PARTITIONS, ConfiguredStream, Streams
-from adapters.streamr.publishing.conversion import logged_author
+from adapters.streamr.model.streams import Streams
 from adapters.streamr.publishing.log_checks import flaw, signature_flaw
 from adapters.streamr.publishing.taking_over import take_over
 from adapters.streamr.sessions import elsewhere
@@ -37,43 +33,21 @@ from adapters.streamr.wire.versions import UnsupportedVersion, versions_of
 from gateway.access.auth import Access
 from gateway.adapter import Adapter, ConnectionRequest, Installation, OutboundLink, Refusal, Services, WireMessage
 from gateway.core.histogram import Histogram
-from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer
-from gateway.core.outbox import MAX_OUTBOX
 from gateway.core.principal import Principal
 from gateway.storage.facts import Lifetime
 from gateway.storage.record import Fact
 from gateway.storage.schema import Row, Statement
 
 from .assembly import assemble
+from .capabilities import CARRIES, LIMITS, WIRE_VERSIONS
 from .context import Context
-from .forms import MAX_CONTENT, VERSIONS, WITH_ID
+from .forms import VERSIONS, WITH_ID
+from .log_entries import learn, rows
+from .settings import StreamrSettings
 
 LINK_VERSIONS = VERSIONS[WITH_ID]  # in which links of gateways ask for ids
 MAX_HOST = 255  # characters of the Host header that a node sent (RFC 1035, section 2.3.4)
-
-
-class StreamrSettings(BaseModel):
-    """The section `streamr` of the configuration."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    enabled: bool = True
-    partitions: int = Field(
-        1, ge=1, le=MAX_PARTITIONS, description="Partitions of a stream that `streams` does not name."
-    )
-    streams: dict[str, ConfiguredStream] = Field({}, description="Rules and descriptions of streams.")
-    url: str | None = Field(None, description="The URL of `/network` for nodes; by default as they name it.")
-    batch_verification: bool = Field(False, description="Verify signatures that arrive together in one equation.")
-    max_outbox: int = Field(MAX_OUTBOX, ge=1 << 16, description="Bytes that may wait for a client that reads slowly.")
-    peers: tuple[StreamrPeer, ...] = Field((), description="Brokers that are dialled, and what is exchanged with them.")
-
-    @field_validator("peers")
-    @classmethod
-    def _check_peers(cls, peers: tuple[StreamrPeer, ...]) -> tuple[StreamrPeer, ...]:
-        if len({peer.url for peer in peers}) < len(peers):
-            raise ValueError("the same url twice: name all its channels in one table")
-        return peers
 
 
 class StreamrAdapter(Adapter):
@@ -87,31 +61,9 @@ class StreamrAdapter(Adapter):
     principals = "anonymous|peer|0x[0-9a-f]{40}"
     tables = publishers.TABLE + streams.TABLE + stored.TABLE
     tables_by_record = stored.TABLES_BY_RECORD
-    versions = (
-        *("control 1", "control 2", "message 30", "message 31", "message 32"),
-        *("network 4.4.3", "tracker 1", "tracker 2"),
-    )
-    carries = MappingProxyType(
-        {
-            "subscribe": "SubscribeRequest: SubscribeResponse",
-            "unsubscribe": "UnsubscribeRequest: UnsubscribeResponse",
-            "publish": "PublishRequest: silence",
-            "delivered": "BroadcastMessage",
-            "direct": "PublishRequest to `STREAM/@PEER`: silence",
-            "directDelivered": "BroadcastMessage on `STREAM/@PEER`",
-            "presence": None,
-            "history": "a resend: last, from or range",
-            "refused": "ErrorResponse",
-            "alive": "the WebSocket's ping",
-        }
-    )
-    limits = MappingProxyType(
-        {
-            "content": f"{MAX_CONTENT:,} bytes as a JSON string",
-            "name": "that of a channel",
-            "outbox": f"{MAX_OUTBOX:,} bytes",
-        }
-    )
+    versions = WIRE_VERSIONS
+    carries = CARRIES
+    limits = LIMITS
 
     def __init__(self, settings: Any, home: Installation) -> None:
         super().__init__(settings, home)
@@ -254,14 +206,7 @@ class StreamrAdapter(Adapter):
 
     def learn(self, entries: Sequence[Message | Fact]) -> None:
         """Note how far each publisher has come, and what users declared about streams."""
-        for entry in entries:
-            if entry.protocol == NAME and isinstance(entry, Fact):
-                self.streams.learn(entry)
-            elif entry.protocol == NAME and isinstance(entry, Message) and entry.native is not None:
-                positions = self.parts.publish_handler.positions
-                positions.advance(entry.channel, logged_author(entry), tuple(entry.native[NAME][2:4]))
-            elif isinstance(entry, Message) and NAME in entry.refs:
-                self.bridge_signer.learn(entry)
+        learn(self.context, self.parts.publish_handler.positions, entries)
 
     def hear_member(self, data: bytes) -> None:
         """Take what another gateway tells: a group-key message, a logout, how far a link has come that it holds."""
@@ -273,15 +218,8 @@ class StreamrAdapter(Adapter):
             elsewhere.hear(self.parts, data)
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:
-        """Each publisher of a stream once, and each message whose position differs from its timestamp."""
-        for entry in entries:
-            if not isinstance(entry, Message):
-                yield from self.streams.rows(entry)
-            elif entry.protocol != NAME or entry.native is None:
-                link = entry.refs.get(NAME)
-                if link is None or link[0] != entry.timestamp:  # seldom
-                    yield stored.position_row(entry, link)
-        yield from self.publishers.rows(entries)
+        """The rows that *entries* add to the tables."""
+        return rows(self.streams, self.publishers, entries)
 
     def lifetime(self, fact: Fact) -> Lifetime | None:
         """Keep the newest record of a stream that users described."""
@@ -297,13 +235,7 @@ class StreamrAdapter(Adapter):
 
     def resolve_id(self, id: str) -> str | None:
         """The message whose Streamr id is the text *id*, signed by its publisher or by the gateway."""
-        if (found := message_ids.parse_message_id(id)) is None:
-            return None
-        if (signed := self.bus.find(dumps(list(found)).decode())) is not None:
-            return signed.id
-        position, sender_number = self.bridge_signer.position, self.publishers.sender_number
-        bridged = message_ids.find_message(found, self.services.index, position, sender_number)
-        return None if bridged is None else bridged.id
+        return message_ids.resolve_id(id, self.bus, self.services.index, self.bridge_signer, self.publishers)
 
     def routers(self) -> list[Any]:
         """The REST interface that Streamr clients expect beside the WebSocket."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.ids import NAME, channel_of
@@ -22,6 +22,12 @@ from gateway.core.message import Message
 from gateway.storage.lookup import Lookup
 
 from .stored import ChainPosition
+
+if TYPE_CHECKING:
+    from gateway.core.bus import Bus
+
+    from .bridge_signer import BridgeSigner
+    from .publishers import Publishers
 
 MAX_CANDIDATES = 128  # messages of one sender in one millisecond, as many as a run has; some 30 microseconds each
 MAX_CANDIDATE_BYTES = 1 << 20  # of their contents: long ones take longer
@@ -51,7 +57,17 @@ def parse_message_id(text: str) -> MessageID | None:
     return found._replace(publisher_id=found.publisher_id.lower())
 
 
-def find_message(
+def resolve_id(text: str, bus: Bus, index: Lookup, bridge_signer: BridgeSigner, publishers: Publishers) -> str | None:
+    """The canonical id of the message that *text* names, signed by its publisher or by the gateway; else None."""
+    if (found := parse_message_id(text)) is None:
+        return None
+    if (signed := bus.find(jsontext.dumps(list(found)).decode())) is not None:
+        return signed.id
+    bridged = _find_message(found, index, bridge_signer.position, publishers.sender_number)
+    return None if bridged is None else bridged.id
+
+
+def _find_message(
     id: MessageID, index: Lookup, place: Callable[[Message], ChainPosition], number: Callable[[str], int | None]
 ) -> Message | None:
     """The message of another protocol whose Streamr id is *id*; None if there is none.
