@@ -148,6 +148,11 @@ class StreamrLink(LinkSession):
         self._keep_cursor()
         super().receive_eof()
 
+    @property
+    def held_size(self) -> int:
+        """The bytes that are kept for the other side, with what waits until the link has caught up."""
+        return super().held_size + (0 if self.spool is None else self.spool.held_size)
+
     def report(self) -> dict[str, Any]:
         """Its progress, for `GET /v1/stats`."""
         sent = 0 if self.spool is None else self.spool.count

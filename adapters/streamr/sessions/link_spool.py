@@ -33,6 +33,7 @@ PAGE_BYTES: Final = 1 << 18  # of their contents
 CATCH_UP: Final = 500  # messages of the log a second: half of what a gateway takes of a peer by default
 MAX_FAILED: Final = 1_000  # messages that were sent a second time, and are not sent again
 MAX_HELD: Final = 1_000  # messages that are published while a link catches up; it reads the others from the log
+MAX_HELD_BYTES: Final = 1 << 20  # of their contents, which may have a MiB each
 SENT: Final = "sent "  # begins the id of the question whose answer confirms what was sent before
 
 
@@ -45,6 +46,7 @@ class LinkSpool:
         self.cursor = cursor  # the last sequence before which everything has certainly arrived
         self.count = 0  # messages that were sent
         self.caught_up = False
+        self.held_size = 0  # bytes of the contents of messages that wait until the link has caught up
         self.asked_at: int | None = None  # when the open question was asked, ms
         self._link = link
         self._parts = parts
@@ -55,7 +57,7 @@ class LinkSpool:
         self._sent = self._asked = 0  # sequences: the last that was sent, and the last when the question was asked
         self._channel = ""  # of the last message
         self._held: deque[Message] = deque()
-        self._dropped = 0  # the last sequence that had no room in `_held`
+        self._dropped = 0  # the last sequence that is not in `_held`, and has to be read from the log
         self._allowance = CATCH_UP  # messages of the log that may be sent until the next tick
         self._paused = False  # until the next tick
         self._failed = BoundedMap[int, None](MAX_FAILED)  # sequences
@@ -67,14 +69,16 @@ class LinkSpool:
             self.cursor = self._index.synced_seq
             self.caught_up = True
         else:
+            self._dropped = self._parts.context.bus.ledger.next_seq - 1  # not all of that may be on disk yet
             self._next_page()
 
     def deliver(self, message: Message) -> None:
         """Send a *message* that was just published, or keep it until the link has caught up."""
         if not self.caught_up:
             self._held.append(message)
-            if len(self._held) > MAX_HELD:
-                self._dropped = self._held.popleft().seq
+            self.held_size += len(message.content)
+            while len(self._held) > MAX_HELD or self.held_size > MAX_HELD_BYTES:
+                self._dropped = self._next_held().seq
         elif (frame := self._frame(message)) is not None:
             self._link.put(frame)
 
@@ -83,6 +87,7 @@ class LinkSpool:
         self._allowance = CATCH_UP
         if self._returning and self.caught_up:
             self._returning, self.caught_up, self.asked_at, self._read = False, False, None, self.cursor
+            self._dropped = self._sent
             self._paused = True
         if self._paused:
             self._paused = False
@@ -127,22 +132,37 @@ class LinkSpool:
         except RequestError:
             self._link.close(1011, "the index cannot be read")
             return
+        if page.last == self._read:
+            self._allowance = 0  # the rest is not on disk yet: look again at the next tick
         self._read = page.last
         self._link.stream(self._frames(page.messages))
 
     def _frames(self, messages: list[Message]) -> Iterator[bytes]:
         yield from filter(None, map(self._frame, messages))
-        if self._read < max(self._index.synced_seq, self._dropped):
-            self._allowance -= len(messages)
-            self._paused = self._allowance <= 0
-            if not self._paused:
-                self._parts.context.services.answer_scheduler.schedule(self._next_page, "")
+        self._allowance -= len(messages)
+        at_end = self._read >= max(self._index.synced_seq, self._dropped)
+        if at_end:
+            yield from self._held_frames()
+        if at_end and self._read >= self._dropped:
+            self.caught_up = True
             return
-        while self._held:
-            message = self._held.popleft()
-            if message.seq > self._read and (frame := self._frame(message)) is not None:
-                yield frame
-        self.caught_up = True
+        self._paused = self._allowance <= 0
+        if not self._paused:
+            self._parts.context.services.answer_scheduler.schedule(self._next_page, "")
+
+    def _held_frames(self) -> Iterator[bytes]:
+        """What was published meanwhile, up to what was dropped while the other side did not read."""
+        while self._held and self._read >= self._dropped:
+            message = self._next_held()
+            if message.seq > self._read:
+                self._read = message.seq
+                if (frame := self._frame(message)) is not None:
+                    yield frame
+
+    def _next_held(self) -> Message:
+        message = self._held.popleft()
+        self.held_size -= len(message.content)
+        return message
 
     def _frame(self, message: Message) -> bytes | None:
         """The PublishRequest of *message*; None if it has no form in Streamr.

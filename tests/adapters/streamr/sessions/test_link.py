@@ -14,7 +14,9 @@ from adapters.streamr import StreamrAdapter
 from adapters.streamr.sessions import link_spool
 from adapters.streamr.sessions.link import ANSWER_MS, KEEP_MS, MARGIN_MS, StreamrLink
 from adapters.streamr.sessions.link_cursors import CURSORS_FILE
+from adapters.streamr.sessions.link_spool import MAX_HELD_BYTES
 from gateway.core.message import Peer
+from gateway.core.outbox import LOW_WATER
 from gateway.core.principal import Principal
 from tests.adapters.streamr.conftest import V32, Broker, Publisher, unsigned
 
@@ -133,6 +135,77 @@ def test_the_log_is_sent_from_the_cursor_on_in_its_order(dial: Dial, monkeypatch
     assert sent(frames) == [2, 3, 4, 6, 7, 8, 9, 10, 11, 12]
     broker.say("talk", 13)
     assert sent(told(broker, session)) == [13]
+
+
+def test_what_waits_while_it_catches_up_is_bounded_by_bytes(dial: Dial) -> None:
+    broker, _ = dial("x")
+    first, half = broker.say("talk", 0), "x" * (MAX_HELD_BYTES // 2)
+    broker.core.sync()
+    broker, session = dial("talk", cursor=(SINCE, first.seq), direction="out")
+    for n in range(1, 6):
+        broker.say("talk", f"{n}{half}")
+        assert session.held_size <= MAX_HELD_BYTES
+    assert session.held_size > len(half)
+    broker.core.sync()
+    session.tick(broker.clock())
+    assert [content[:1] for content in sent(told(broker, session))] == list("12345")
+    assert session.held_size == 0
+
+
+def test_what_is_dropped_while_the_last_of_it_is_read_follows_from_the_log(
+    dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_spool, "MAX_HELD", 3)
+    broker, _ = dial("x")
+    first, large = broker.say("talk", 0), "x" * LOW_WATER
+    broker.core.sync()
+    broker, session = dial("talk", cursor=(SINCE, first.seq), direction="out")
+    assert broker.frames(session) == []  # type: ignore[arg-type]
+    broker.core.sync()
+    session.tick(broker.clock())  # it has asked the log to its end, and is not read yet
+    for n in range(1, 4):
+        broker.say("talk", f"{n}{large}")
+    frames = broker.frames(session)  # type: ignore[arg-type]
+    assert len(sent(frames)) == 1, "which fills what a peer is sent at once"
+    for n in range(4, 9):
+        broker.say("talk", f"{n}{large}")
+    broker.core.sync()
+    frames += told(broker, session)
+    assert [content[:1] for content in sent(frames)] == list("12345678")
+
+
+def test_what_was_not_on_disk_when_it_began_is_sent_too(dial: Dial) -> None:
+    broker, _ = dial("x")
+    first = broker.say("talk", 0)
+    broker.core.sync()
+    broker, session = dial("talk", cursor=(SINCE, first.seq), direction="out")
+    assert told(broker, session) == []
+    session.receive_eof()
+    messages = [broker.say("talk", n) for n in (1, 2)]  # no thread has told the loop yet that they are on disk
+    session = open_link(broker)
+    broker.say("talk", 3)
+    frames = broker.frames(session)  # type: ignore[arg-type]
+    assert sent(frames) == [], "what was said after them has to wait"
+    broker.core.sync()
+    session.tick(broker.clock())
+    frames = told(broker, session)
+    assert sent(frames) == [1, 2, 3]
+    hear(session, [2, 7, str(messages[1].seq), "Publish request failed: too fast", "REQUEST_FAILED"])
+    session.tick(broker.clock())
+    assert sent(told(broker, session)) == [1, 2, 3], "from the cursor on"
+
+
+def test_what_was_refused_before_it_was_on_disk_is_sent_once_more(dial: Dial) -> None:
+    broker, session = dial("talk", direction="out")
+    assert told(broker, session) == []
+    message = broker.say("talk", 1)  # no thread has told the loop yet that it is on disk
+    assert sent(broker.frames(session)) == [1]  # type: ignore[arg-type]
+    hear(session, [2, 7, str(message.seq), "Publish request failed: too fast", "REQUEST_FAILED"])
+    session.tick(broker.clock())
+    assert sent(broker.frames(session)) == []  # type: ignore[arg-type]
+    broker.core.sync()
+    session.tick(broker.clock())
+    assert sent(told(broker, session)) == [1]
 
 
 def test_the_cursor_moves_when_what_was_sent_has_arrived(dial: Dial, tmp_path: Path) -> None:
