@@ -1,7 +1,7 @@
 """What it takes to find a hundred differences among a million messages: `python -m benchmarks.reconciliation`.
 
-Two logs are written, each without some messages of the other; both sets are read from them as a gateway does, and
-compared round by round. Times are CPU time of this process, which plays both sides.
+Two logs are written, each without some messages of the other; both sets are read from them as a gateway does, saved
+and loaded as after a restart, and compared round by round. Times are CPU time of this process, which plays both sides.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from gateway.core.message import Message, MessageIds, Peer
 from gateway.reconciliation import rounds
 from gateway.reconciliation.items import ItemSet
 from gateway.reconciliation.reading import read_items
+from gateway.reconciliation.saved import MessageSet, SavedSets
 from gateway.storage.index import Index
 from gateway.storage.record import encode
 from gateway.storage.segments import Segments
 
+CHANNEL: Final = "lobby"
 TIME: Final = 1_750_000_000_000  # ms
 CONTENT: Final = b'{"text":"%b"}' % (b"x" * 180)
 
@@ -36,7 +38,7 @@ def write_log(folder: Path, numbers: Iterable[int]) -> tuple[Segments, Path]:
     told, own, peer = MessageIds(1), MessageIds(2), Peer(1000, "rest", "ada")
     with (folder / "log" / f"{1:020d}.jsonl").open("wb") as file:
         for seq, number in enumerate(numbers, 1):
-            message = Message("lobby", peer, "rest", CONTENT, id=told.make(TIME + number, number))
+            message = Message(CHANNEL, peer, "rest", CONTENT, id=told.make(TIME + number, number))
             message.seq, message.time = seq, TIME + number
             message.timestamp = message.time
             file.write(encode(message))
@@ -47,12 +49,19 @@ def write_log(folder: Path, numbers: Iterable[int]) -> tuple[Segments, Path]:
     return segments, path
 
 
-def read_set(segments: Segments, index: Path) -> ItemSet:
+def read_set(segments: Segments, index: Path) -> MessageSet:
     """Read the set of all messages, as `gateway.http.message_sets` does."""
-    items = ItemSet()
-    for chunk in read_items(index, segments, ("lobby",), 0, segments.next_seq):
-        items.add(chunk)
-    return items
+    kept = MessageSet(level=segments.next_seq - 1)
+    for chunk in read_items(index, segments, (CHANNEL,), 0, kept.level):
+        kept.add(chunk)
+    return kept
+
+
+def load_set(saved: SavedSets, level: int) -> ItemSet:
+    """Load the set that was saved, as after a restart."""
+    found = saved.load(frozenset((CHANNEL,)), 0, level, 0)
+    assert found is not None, "the file does not agree with the log"
+    return found[1].items
 
 
 def compare(ours: ItemSet, theirs: ItemSet) -> tuple[int, int, int]:
@@ -86,14 +95,18 @@ def main() -> None:
             write_log(Path(folder, str(side)), (n for n in range(asked.messages) if n not in lacking))
             for side, lacking in enumerate((set(differing[:half]), set(differing[half:])))
         ]
-        (ours, first), (theirs, _) = (timed(partial(read_set, *log)) for log in logs)
+        (kept, first), (other, _) = (timed(partial(read_set, *log)) for log in logs)
+        saved, level, theirs = SavedSets(Path(folder, "sync"), logs[0][1], logs[0][0]), kept.level, other.items
+        _, save = timed(partial(saved.save, (CHANNEL,), kept))
+        del kept
+        ours, load = timed(partial(load_set, saved, level))
         (found, count, size), seconds = timed(partial(compare, ours, theirs))
         for segments, _ in logs:
             segments.close()
     sys.stdout.write(
         f"{asked.messages:,} messages on each side, {found} differences: {count} rounds, {size:,} bytes,"
-        f" {seconds / 2:.2f} s of CPU time a side; a set is read in {first:.2f} s, and takes"
-        f" {ours.size / 1e6:.0f} MB\n"
+        f" {seconds / 2:.2f} s of CPU time a side; a set is read in {first:.2f} s, saved in {save:.2f} s,"
+        f" loaded in {load:.2f} s, and takes {ours.size / 1e6:.0f} MB\n"
     )
 
 

@@ -1,14 +1,13 @@
 """The sets of messages that are compared with another gateway's: read once, kept while there is memory, and continued.
 
 A thread reads and asks them, one request at a time: a million messages take some seconds to read, and a fraction of one
-to ask. A set is kept until others are asked for or memory is short.
+to ask. A set is kept until others are asked for or memory is short, and saved for then and for the next start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, TypeVar
 
 import anyio
@@ -17,27 +16,21 @@ import anyio.to_thread
 from gateway.core.errors import Throttled, Unavailable
 from gateway.reconciliation.items import ItemSet
 from gateway.reconciliation.reading import read_items
+from gateway.reconciliation.saved import MessageSet, SavedSets
 from gateway.runtime import Gateway
 
 from .problems import Problem
 
 MAX_SETS: Final = 2  # kept at a time
 MAX_ITEMS: Final = 2_000_000  # messages of one set, which take 110 MB
+MAX_UNSAVED: Final = 20_000  # messages; reading as many again takes a seventh of a second
+FOLDER: Final = "sync"  # in the data directory; backups leave it out
 MAX_WAITING: Final = 32  # requests that wait for the one under way
 RETRY_SECONDS: Final = 1.0  # that a client is told to wait if too many wait
 INDEX_SECONDS: Final = 10.0  # for the index to have what is on disk; it is a tenth of a second behind
 TOO_MANY: Final = f"these channels have more than {MAX_ITEMS:,} messages; compare fewer channels at a time"
 
 T = TypeVar("T")
-
-
-@dataclass
-class _Kept:
-    """The messages of some channels up to a sequence, without those that retention had removed then."""
-
-    items: ItemSet = field(default_factory=ItemSet)
-    level: int = 0
-    first_kept: int = 0
 
 
 class MessageSets:
@@ -49,7 +42,12 @@ class MessageSets:
         self._gateway = gateway
         self._turn = anyio.Lock()
         self._waiting = 0
-        self._sets: dict[frozenset[str], _Kept] = {}  # the one that was used last comes last
+        self._sets: dict[frozenset[str], MessageSet] = {}  # the one that was used last comes last
+
+    @cached_property
+    def _saved(self) -> SavedSets:
+        gateway = self._gateway  # it has started by now
+        return SavedSets(gateway.settings.data / FOLDER, gateway.index.path, gateway.log.segments)
 
     @property
     def held_size(self) -> int:
@@ -85,33 +83,35 @@ class MessageSets:
             raise Unavailable(index.trouble or "the index is behind the log")
 
     def _use(self, channels: frozenset[str], call: Callable[[ItemSet], T]) -> T:
-        sets = self._sets
-        kept = sets.pop(channels, None) or self._grown(sets, channels) or _Kept()
-        index = self._gateway.index
+        sets, index = self._sets, self._gateway.index
         level, first_kept = index.level, index.first_kept
-        if first_kept > kept.first_kept:
-            kept.items.remove_below(first_kept)
-            kept.first_kept = first_kept
+        kept = sets.pop(channels, None) or self._grown(sets, channels, level, first_kept)
+        kept.remove_below(first_kept)
         self._read(kept, channels, kept.level, level)
         kept.level = level
         sets[channels] = kept
         while len(sets) > MAX_SETS:
             del sets[next(iter(sets))]
+        if kept.unsaved >= MAX_UNSAVED:
+            self._saved.save(channels, kept)
         return call(kept.items)
 
-    def _grown(self, sets: dict[frozenset[str], _Kept], channels: frozenset[str]) -> _Kept | None:
-        """A set that has some of *channels*, with the others added; None if there is none."""
-        some = max((each for each in sets if each < channels), key=len, default=None)
-        if some is None:
-            return None
-        kept = sets.pop(some)
+    def _grown(
+        self, sets: dict[frozenset[str], MessageSet], channels: frozenset[str], level: int, first_kept: int
+    ) -> MessageSet:
+        """A set that is kept or saved and has some of *channels*, with the others added; an empty one if none is."""
+        some = max((each for each in sets if each < channels), key=len, default=frozenset[str]())
+        if (found := self._saved.load(channels, len(some), level, first_kept)) is not None:
+            some, kept = found
+        else:
+            kept = sets.pop(some) if some else MessageSet()
         self._read(kept, channels - some, 0, kept.level)
         return kept
 
-    def _read(self, kept: _Kept, channels: frozenset[str], after: int, until: int) -> None:
+    def _read(self, kept: MessageSet, channels: frozenset[str], after: int, until: int) -> None:
         if after >= until or not channels:
             return
         for items in read_items(self._gateway.index.path, self._gateway.log.segments, channels, after, until):
-            kept.items.add(items)
+            kept.add(items)
             if len(kept.items) > MAX_ITEMS:
                 raise Problem("request-refused", TOO_MANY)

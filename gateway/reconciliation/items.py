@@ -1,8 +1,7 @@
 """A sorted set of messages, which tells the fingerprint of any range without looking at all that is in it.
 
 Laws of this file. An item is `ITEM_SIZE` bytes: the place of its message (`gateway.reconciliation.wire`), then the
-sequence here. Items are kept in blocks, sorted; each block knows the sum of its ids. A million take 55 MB.
-Nothing
+sequence here. Items are kept in blocks, sorted; each block knows the sum of its ids. A million take 55 MB. Nothing
 here waits or locks: one thread at a time may use a set.
 """
 
@@ -48,6 +47,19 @@ class ItemSet:
         self._ranks = [0]  # of the first item of each block, and how many there are in all
         self._totals = [0]  # the sums of all blocks before each block, and of all
 
+    @classmethod
+    def of_blocks(cls, blocks: list[bytes], sums: list[int]) -> ItemSet:
+        """The set that said this of its `blocks`."""
+        made = cls()
+        made._blocks, made._sums = blocks, sums
+        made._firsts = [block[:ITEM_SIZE] for block in blocks]
+        made._count()
+        return made
+
+    def blocks(self) -> tuple[list[bytes], list[int]]:
+        """Its items in blocks, and the sum of the ids of each block."""
+        return self._blocks, self._sums
+
     def __len__(self) -> int:
         return self._ranks[-1]
 
@@ -82,6 +94,10 @@ class ItemSet:
         count = len(block) // ITEM_SIZE
         inner = bisect_left(range(count), bound, key=lambda n: block[n * ITEM_SIZE : (n + 1) * ITEM_SIZE])
         return self._ranks[at] + inner
+
+    def has(self, item: bytes) -> bool:
+        """Whether it has exactly this *item*."""
+        return (rank := self.rank(item)) < len(self) and self.item(rank) == item
 
     def item(self, rank: int) -> bytes:
         """The item with this *rank*."""

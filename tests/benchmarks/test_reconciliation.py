@@ -9,7 +9,7 @@ from benchmarks.reconciliation import compare, read_set, write_log
 
 def test_it_finds_the_differences_between_two_logs(tmp_path: Path) -> None:
     logs = [write_log(tmp_path / str(lacking), (n for n in range(1_000) if n != lacking)) for lacking in (3, 700)]
-    sets = [read_set(*log) for log in logs]
+    sets = [read_set(*log).items for log in logs]
     assert [len(items) for items in sets] == [999, 999]
     found, count, size = compare(*sets)
     assert (found, count) == (2, 1)

@@ -36,7 +36,8 @@ def told(http: httpx.Client, channels: str) -> set[bytes]:
     return {answer[at : at + 32] for at in range(5, len(answer), 32)}
 
 
-def test_a_set_is_continued_and_not_read_again(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[frozenset[str], int]]:
+    """What is read from the log from now on: which channels, and after which sequence."""
     read: list[tuple[frozenset[str], int]] = []
     genuine = reading.read_items
 
@@ -45,6 +46,11 @@ def test_a_set_is_continued_and_not_read_again(http: httpx.Client, monkeypatch: 
         return genuine(index, segments, channels, after, until)
 
     monkeypatch.setattr(message_sets, "read_items", counting)
+    return read
+
+
+def test_a_set_is_continued_and_not_read_again(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = counted(monkeypatch)
     first = publish(http, "a")
     assert told(http, "a") == {first}
     second, third = publish(http, "a"), publish(http, "b")
@@ -55,6 +61,26 @@ def test_a_set_is_continued_and_not_read_again(http: httpx.Client, monkeypatch: 
         (["a"], True),
         (["b"], False),
     ]
+
+
+def test_after_a_restart_a_set_is_not_read_again(
+    make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_sets, "MAX_UNSAVED", 2)
+    read = counted(monkeypatch)
+    with httpx.Client(base_url=f"{make_local().url}/v1") as http:
+        ids = {publish(http, "a"), publish(http, "a")}
+        assert told(http, "a") == ids
+    with httpx.Client(base_url=f"{make_local().url}/v1") as http:
+        ids.add(publish(http, "a"))
+        assert told(http, "a") == ids
+    assert [after > 0 for _, after in read] == [False, True]
+
+
+def test_what_is_not_worth_it_is_not_saved(http: httpx.Client) -> None:
+    publish(http, "a")
+    told(http, "a")
+    assert not (http.local.gateway.settings.data / "sync").exists()  # type: ignore[attr-defined]
 
 
 def test_a_set_is_bounded(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
