@@ -15,7 +15,7 @@ from gateway.access.secretfile import read_secret
 from gateway.access.shared import SharedKeys
 from gateway.access.shared_grants import SharedGrants
 from gateway.cluster.agreement import FILES, stated
-from gateway.cluster.signals import MAX_SIGNAL, Want, encode_signal
+from gateway.cluster.signals import MAX_SIGNAL, TurnRequest, encode_signal
 
 from .dotted_values import dotted_values
 from .membership import TICK, Call, CannotJoin, Membership
@@ -91,7 +91,7 @@ class JetStreamLink:
 
     def want(self, member: str) -> None:
         """Tell all others that *member* wants the turn."""
-        self.tell(encode_signal(Want(member)))
+        self.tell(encode_signal(TurnRequest(member)))
 
     def tell(self, data: bytes, to: str = "") -> None:
         """Tell all others *data*, or the member *to*."""

@@ -17,7 +17,8 @@ def report(membership: Membership, cluster: str) -> dict[str, Any]:
     """Return everything about *membership* in the *cluster* of that name, as JSON."""
     turn, status = membership.turn, membership.link.status()
     holder = turn.position.holder
-    behind, holders = membership.behind, membership.aside.holders
+    lag, signalling = membership.lag, membership.signalling
+    holders = signalling.holders
     return {
         "name": cluster,
         "member": name_of(turn.me),
@@ -28,10 +29,10 @@ def report(membership: Membership, cluster: str) -> dict[str, Any]:
         "ignoredBatches": turn.ignored,
         "reconnects": status.reconnects,
         "unsentBytes": status.unsent,
-        "lag": {"batches": behind.batches, "records": behind.records, "seconds": round(behind.seconds, 1)},
+        "lag": {"batches": lag.batches, "records": lag.records, "seconds": round(lag.seconds, 1)},
         "stream": _stream(status),
         "links": [{"link": link, "holder": name_of(holders.holder(link))} for link in holders.links],
-        "members": [_member(info, membership.aside.agreement.differences) for info in membership.aside.members()],
+        "members": [_member(info, signalling.agreement.differences) for info in signalling.members()],
     }
 
 
@@ -79,7 +80,7 @@ def gauges(membership: Membership | None) -> Mapping[str, Callable[[], float]]:
 def count(metrics: Metrics, membership: Membership) -> None:
     """Let *metrics* have the counters; called once a second."""
     metrics.counts["cluster_ignored_batches"][()] = membership.turn.ignored
-    metrics.counts["cluster_ignored_signals"][()] = membership.aside.ignored
+    metrics.counts["cluster_ignored_signals"][()] = membership.signalling.ignored
     metrics.counts["cluster_lost_signals"][()] = membership.link.lost
     metrics.counts["cluster_refused_values"][()] = membership.link.refused
     metrics.counts["cluster_reconnects"][()] = membership.link.status().reconnects
@@ -91,13 +92,13 @@ def _current(membership: Membership) -> int:
 
 
 _GAUGES: Mapping[str, Callable[[Membership], float]] = {
-    "cluster_members": lambda membership: len(membership.aside.members()),
+    "cluster_members": lambda membership: len(membership.signalling.members()),
     "cluster_accepts": lambda membership: membership.turn.acting,
     "cluster_connected": lambda membership: membership.link.status().connected,
     "cluster_replicas_current": _current,
     "cluster_last_batch": lambda membership: membership.turn.position.number,
-    "cluster_differing_members": lambda membership: len(membership.aside.agreement.differences),
-    "cluster_lag_records": lambda membership: membership.behind.records,
-    "cluster_lag_seconds": lambda membership: membership.behind.seconds,
+    "cluster_differing_members": lambda membership: len(membership.signalling.agreement.differences),
+    "cluster_lag_records": lambda membership: membership.lag.records,
+    "cluster_lag_seconds": lambda membership: membership.lag.seconds,
     "cluster_unsent_bytes": lambda membership: membership.link.status().unsent,
 }

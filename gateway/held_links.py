@@ -18,12 +18,12 @@ def name_links(membership: Membership, links: Sequence[Dialler]) -> None:
     """Let none of *links* be connected yet, and tell the other members which they are."""
     for link in links:
         link.permit(False)
-    membership.aside.holders.name(link.id for link in links)
+    membership.signalling.holders.name(link.id for link in links)
 
 
 async def hold_links(membership: Membership, links: Sequence[Dialler]) -> None:
     """Keep permitting those of *links* that this gateway is to hold, and no others."""
     while True:
         for link in links:
-            link.permit(membership.aside.holders.may_hold(link.id))
+            link.permit(membership.signalling.holders.may_hold(link.id))
         await anyio.sleep(LOOK_SECONDS)

@@ -20,12 +20,12 @@ from typing import Any, Final, Protocol
 import anyio
 import structlog
 
-from gateway.cluster.aside import Aside
 from gateway.cluster.batch import member
 from gateway.cluster.bookmark import Bookmark
-from gateway.cluster.lag import Behind, LagClock
+from gateway.cluster.lag import Lag, LagMeter
 from gateway.cluster.reasons import ELSEWHERE, QUIET, REMOVED, TOO_SHORT, TORN
-from gateway.cluster.signals import Alive
+from gateway.cluster.signalling import Signalling
+from gateway.cluster.signals import Heartbeat
 from gateway.cluster.turn import LEASE, STALLED, Link, Turn
 from gateway.core.bus import Bus
 from gateway.core.directs import first_direct_number
@@ -163,10 +163,12 @@ class Membership:
         self.failure: str | None = None  # why it stops
         self._clock = clock
         self.turn = Turn(member(name, time_ns() // 1_000_000), self, link, clock, lease=lease)
-        self.aside = Aside(link, clock, self.turn.wanted, self._alive, terms, _refuse, lambda: link.status().silence)
-        link.on_signal = self.aside.hear
-        self._lag = LagClock(clock)
-        self.behind = Behind(0, 0, 0.0)  # how far it is, at the last tick
+        self.signalling = Signalling(
+            link, clock, self.turn.wanted, self._heartbeat, terms, _refuse, lambda: link.status().silence
+        )
+        link.on_signal = self.signalling.hear
+        self._lag_meter = LagMeter(clock)
+        self.lag = Lag(0, 0, 0.0)  # how far it is, at the last tick
         self._calls = deque[Call]()  # that wait for the turn
         self._events: list[anyio.Event] = []
         self._save_at = 0.0  # by the clock; at once, because a backup needs it
@@ -183,12 +185,12 @@ class Membership:
             place, link.digest = self._bookmark.load(turn.position, joining.log.next_seq)
             link.open(turn, place)
             begun, asked = self._clock(), False
-            self.aside.agreement.refresh()
+            self.signalling.agreement.refresh()
             while not turn.acting:
                 if link.caught_up:
                     self._check(joining)
                     if not asked:  # who passes the turn on answers this first
-                        self.aside.agreement.ask()
+                        self.signalling.agreement.ask()
                         asked = True
                     turn.want()
                 elif turn.position.number:
@@ -226,12 +228,12 @@ class Membership:
         bus.peers.block, bus.peers.reserve = NUMBERS, 0
         bus.peers.top_up()
         bus.directs.next_id = count(first_direct_number(bus.peers.free - NUMBERS))
-        self.aside.start(bus, foreign.flaw, foreign.hear)
+        self.signalling.start(bus, foreign.flaw, foreign.hear)
         self.turn.taker = self
 
     def started(self, post: Callable[[Callable[[], None]], None]) -> None:
         """Let others have the turn; *post* runs a call on the loop of the gateway."""
-        self.aside.agreement.refresh()  # files may have been made
+        self.signalling.agreement.refresh()  # files may have been made
         self.link.on_call = lambda: post(self._receive)
         self.turn.pinned = False
         self._receive()
@@ -248,7 +250,7 @@ class Membership:
     def leave(self) -> None:
         """Give the turn up for good, and send what is not in the stream yet."""
         self.link.on_call = lambda: None
-        self.aside.leave()
+        self.signalling.leave()
         end = self._clock() + LEAVE_SECONDS
         while not self.turn.leave() and self._clock() < end:
             if (call := self.link.receive(TICK)) is not None:
@@ -258,11 +260,11 @@ class Membership:
         self.link.close()
 
     def tick(self) -> None:
-        """Give a sign of life, and note at first and each minute how far the log is, for the next start."""
-        self.aside.beat()
-        me, *others = self.aside.members()
+        """Send a heartbeat, and note at first and each minute how far the log is, for the next start."""
+        self.signalling.beat()
+        me, *others = self.signalling.members()
         stored = self.link.status().stored
-        self.behind = self._lag.behind(me, others, stored.last if stored is not None else 0)
+        self.lag = self._lag_meter.measure(me, others, stored.last if stored is not None else 0)
         if self._clock() >= self._save_at and not self.turn.over:
             self._save_at = self._clock() + SAVE_SECONDS
             state = self._bookmark.state(self.turn.position, self.link.place, self.link.digest)
@@ -273,9 +275,9 @@ class Membership:
         if not self.turn.over:
             self._bookmark.save(self._bookmark.state(self.turn.position, self.link.place, self.link.digest))
 
-    def _alive(self) -> Alive:
+    def _heartbeat(self) -> Heartbeat:
         turn = self.turn
-        return Alive(turn.me, _VERSION, turn.position.next_seq, self.link.place, turn.acting)
+        return Heartbeat(turn.me, _VERSION, turn.position.next_seq, self.link.place, turn.acting)
 
     @property
     def trouble(self) -> str | None:
@@ -284,8 +286,8 @@ class Membership:
         waited, silence = self.turn.waited, status.silence
         if waited > STALLED or silence > SILENT:
             return f"the cluster has not answered for {max(waited, silence):.0f} s: {status.error or QUIET}"
-        if (behind := self.behind).seconds > LAGGING:
-            return f"the gateway has been behind the cluster for {behind.seconds:.0f} s, by {behind.records:,} records"
+        if (lag := self.lag).seconds > LAGGING:
+            return f"the gateway has been behind the cluster for {lag.seconds:.0f} s, by {lag.records:,} records"
         return None
 
     # The sequencer

@@ -131,7 +131,7 @@ def _follow(gateway: Gateway, found: LoadedConfiguration) -> None:
     gateway.access_log.enabled = found.settings.access_log
     logs.configure(found.settings.log_format, found.settings.log_level)
     if gateway.membership is not None:
-        gateway.membership.aside.agreement.refresh()
+        gateway.membership.signalling.agreement.refresh()
 
 
 def _refuse(reasons: list[str]) -> bool:

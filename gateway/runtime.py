@@ -143,7 +143,7 @@ class Gateway:
             *(self.metrics, self.access, self.answer_scheduler),
             retention_ms=lambda: self.retention.limits.age,
             handshake=self.settings.limits.handshake_seconds,
-            tell_members=self.membership.aside.tell_adapters if self.membership else lambda _protocol, _data: None,
+            tell_members=self.membership.signalling.tell_adapters if self.membership else lambda _protocol, _data: None,
         )
 
     def _watch(self) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from .batch import name_of
 from .roster import MAX_MEMBERS, epoch_of
-from .signals import MAX_TEXT, PROTOCOL, Alive, Signal, Terms
+from .signals import MAX_TEXT, PROTOCOL, Heartbeat, Signal, Terms
 
 OLDEST: Final = 1  # the oldest `PROTOCOL` of a member with which this program works
 MAX_SHOWN: Final = 3  # differences that a text names
@@ -65,13 +65,13 @@ class Agreement:
         """Tell the terms to all, or to *member*; they answer with their own."""
         self._tell(self._mine(asks=True), member)
 
-    def alive(self, alive: Alive) -> None:
-        """Compare with a sign of life; ask for the terms if they are others. Older programs tell none."""
-        self._check_version(alive.member, alive.version, alive.speaks, alive.oldest)
-        if alive.terms == self.digest:
-            self._agree(alive.member)
-        elif alive.terms and self._compared.get(alive.member) != (alive.terms, self.digest):
-            self.ask(alive.member)
+    def take_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Ask for the terms of the member that sent *heartbeat* if they differ; older programs tell none."""
+        self._check_version(heartbeat.member, heartbeat.version, heartbeat.speaks, heartbeat.oldest)
+        if heartbeat.terms == self.digest:
+            self._agree(heartbeat.member)
+        elif heartbeat.terms and self._compared.get(heartbeat.member) != (heartbeat.terms, self.digest):
+            self.ask(heartbeat.member)
 
     def take(self, terms: Terms) -> None:
         """Compare with the *terms* of another member, and answer with one's own if it asks."""

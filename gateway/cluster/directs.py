@@ -1,7 +1,7 @@
-"""Direct messages to peers at other gateways of a cluster: sent to those that have the peer, which answer.
+"""Direct messages to peers at other gateways of a cluster: sent to the gateways that have the peer, which answer.
 
-At most once, as on one gateway: nothing is sent again. If a gateway does not answer in time it is not known whether it
-delivered the message.
+Delivery is at most once, as on one gateway: nothing is sent again. If a gateway does not answer in time, nobody knows
+whether it delivered the message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.core.message import Message
 from gateway.storage.record import BadRecord, decode_untrusted, encode
 
 from .presence import Tell
-from .signals import Delivered, DirectSignal
+from .signals import DirectOutcome, DirectSignal
 
 WAIT: Final = 2.0  # seconds for an answer; looked at once a second
 MAX_WAITING: Final = 10_000  # messages that are to be answered
@@ -41,7 +41,7 @@ class _Waiting:
 class SharedDirects:
     """Sends direct messages of the member *me* by *tell*, and delivers on *bus* those that come and have no *flaw*.
 
-    *holders* tells which members have a peer in a channel, *members* who there is.
+    *holders* returns the members that have a peer in a channel, *members* all other members.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SharedDirects:
         members: Callable[[], list[str]],
         flaw: Flaw,
     ) -> None:
-        self.ignored = 0  # that were no valid messages
+        self.ignored = 0  # messages that were not valid
         self._me = me
         self._bus = bus
         self._tell = tell
@@ -93,17 +93,17 @@ class SharedDirects:
             return
         message.seq, message.sender = 0, replace(message.sender, name=direct.name)
         count = self._bus.direct(message, direct.number)
-        self._tell(Delivered(self._me, direct.id, count, [*message.undelivered]), direct.member)
+        self._tell(DirectOutcome(self._me, direct.id, count, [*message.undelivered]), direct.member)
 
-    def answered(self, delivered: Delivered) -> None:
+    def answered(self, outcome: DirectOutcome) -> None:
         """Note what another member answered."""
-        waiting = self._waiting.get(delivered.id)
-        if waiting is None or delivered.member not in waiting.open:
+        waiting = self._waiting.get(outcome.id)
+        if waiting is None or outcome.member not in waiting.open:
             return
-        waiting.total += delivered.count
+        waiting.total += outcome.count
         message = waiting.message
-        message.undelivered = tuple(dict.fromkeys([*message.undelivered, *delivered.unfit]))
-        self._settle(delivered.id, waiting, delivered.member)
+        message.undelivered = tuple(dict.fromkeys([*message.undelivered, *outcome.unfit]))
+        self._settle(outcome.id, waiting, outcome.member)
 
     def gone(self, member: str) -> None:
         """Wait for no answer of *member*, which may have delivered what it was sent."""
@@ -113,7 +113,7 @@ class SharedDirects:
                 self._settle(id, waiting, member)
 
     def tick(self) -> None:
-        """Answer what waits for too long."""
+        """Give up waiting for answers that take too long; call this once a second."""
         now = self._clock()
         for id in [id for id, waiting in self._waiting.items() if waiting.until <= now]:
             waiting = self._waiting.pop(id)

@@ -1,7 +1,7 @@
 """Which member of a cluster holds a link: the one that started first, of those that name it.
 
-Members tell in their signs of life which links they name. Nobody takes a link before it has heard for long enough that
-there is no other one; who may be cut off from the others lets go of its links before they take it for gone.
+Members tell in their heartbeats which links they name. Nobody takes a link before it has heard for long enough that
+there is no other one. A member that may be cut off from the others closes its links before they take it for gone.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from .roster import MemberRoster, epoch_of
 from .signals import MAX_LINKS
 
 LISTEN: Final = 6.0  # seconds until the first link is taken: somewhat more than `roster.SILENT`
-CUT_OFF: Final = 4.0  # seconds without an answer of the servers, after which links are let go: less than that
+CUT_OFF: Final = 4.0  # seconds without an answer of the servers, after which links are closed: less than that
 
 
 class LinkHolders:
-    """Who holds the links that the member *me* names, by *roster* and a *clock* in seconds.
+    """Decides which member holds each link that the member *me* names, by *roster* and a *clock* in seconds.
 
-    *silence* tells for how many seconds the servers have not answered.
+    *silence* returns for how many seconds the servers have not answered.
     """
 
     def __init__(self, me: str, roster: MemberRoster, clock: Callable[[], float], silence: Callable[[], float]) -> None:
         self.links: list[str] = []  # that this member names
-        self.told: list[str] = []  # their digests
+        self.digests: list[str] = []  # as members tell them
         self._me = me
         self._roster = roster
         self._clock = clock
@@ -35,13 +35,13 @@ class LinkHolders:
     def name(self, links: Iterable[str]) -> None:
         """Tell the others that this member names *links*."""
         self.links = sorted(links)[:MAX_LINKS]
-        self.told = [*map(digest_of, self.links)]
+        self.digests = [*map(digest_of, self.links)]
         self._begun = self._clock()
 
     def holder(self, link: str) -> str:
         """The member that should hold *link*."""
         digest = digest_of(link)
-        there = [alive.member for alive in self._roster.alives() if digest in alive.links]
+        there = [each.member for each in self._roster.heartbeats() if digest in each.links]
         return min([self._me, *there], key=lambda member: (epoch_of(member), member))
 
     def may_hold(self, link: str) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .roster import MemberInfo
 
 
-class Behind(NamedTuple):
+class Lag(NamedTuple):
     """What a member lacks: *batches* of the stream, *records* of the log, and for how many *seconds* it has."""
 
     batches: int
@@ -16,8 +16,8 @@ class Behind(NamedTuple):
     seconds: float
 
 
-class LagClock:
-    """For how long a member is behind, by a *clock* in seconds.
+class LagMeter:
+    """Measures for how long a member has been behind, by a *clock* in seconds.
 
     What it compares with is a second old or two, so a member that takes what comes is not behind, however much comes.
     """
@@ -26,11 +26,11 @@ class LagClock:
         self._clock = clock
         self._level = clock()  # when it was not behind for the last time
 
-    def behind(self, me: MemberInfo, others: Iterable[MemberInfo], last: int) -> Behind:
+    def measure(self, me: MemberInfo, others: Iterable[MemberInfo], last: int) -> Lag:
         """How far *me* is behind the *others*, and a stream that ends at *last*; call this once a second."""
         infos = [me, *others]
         batches = max(last, *(info.place for info in infos)) - me.place
         records = max(info.next_seq for info in infos) - me.next_seq
         if not batches:
             self._level = self._clock()
-        return Behind(batches, records, self._clock() - self._level)
+        return Lag(batches, records, self._clock() - self._level)

@@ -14,7 +14,7 @@ from gateway.core.message import Peer
 from gateway.core.presence import Presence
 from gateway.storage.record_schema import is_channel_name
 
-from .signals import MAX_ROWS, Ask, Changes, PeerRow, Signal, Snapshot
+from .signals import MAX_ROWS, PeerRow, PresenceChanges, PresenceSnapshot, Signal, SnapshotRequest
 
 GATHER: Final = 0.05  # seconds for which changes are collected
 MAX_PRESENT: Final = 1_000_000  # peers in channels at all other gateways; no more are added
@@ -25,8 +25,8 @@ Key = tuple[str, int]  # a channel, and the number of a peer there
 Tell = Callable[[Signal, str], None]
 
 
-class _ToldPeers:
-    """What another gateway told: its *peers* up to the change *number*, which is None if one is lacking."""
+class _RemotePeers:
+    """The *peers* at another gateway, up to the change *number*, which is None if a change is lacking."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -49,7 +49,7 @@ class SharedPresence:
         self._later = later
         self._told: dict[Key, Peer] = {}
         self._changed: dict[Key, None] = {}
-        self._members: dict[str, _ToldPeers] = {}
+        self._members: dict[str, _RemotePeers] = {}
         self._holders: dict[Key, dict[str, Peer]] = {}
         self._orphans = deque[tuple[str, Key]]()  # of gateways that are gone
         presence.on_change = self._note
@@ -78,28 +78,28 @@ class SharedPresence:
                 joined.append(_row(key[0], peer))
         for keys in _parts(left):
             self.number += 1
-            self._tell(Changes(self._me, self.number, left=keys), "")
+            self._tell(PresenceChanges(self._me, self.number, left=keys), "")
         for rows in _parts(joined):
             self.number += 1
-            self._tell(Changes(self._me, self.number, joined=rows), "")
+            self._tell(PresenceChanges(self._me, self.number, joined=rows), "")
 
-    def asked(self, ask: Ask) -> None:
+    def answer(self, request: SnapshotRequest) -> None:
         """Tell all peers that are present here to the member that asks."""
         rows = [_row(channel, peer) for (channel, _), peer in self._told.items()]
         parts = _parts(rows) or [[]]
         for part, some in enumerate(parts):
-            self._tell(Snapshot(self._me, self.number, part, part + 1 < len(parts), some), ask.member)
+            self._tell(PresenceSnapshot(self._me, self.number, part, part + 1 < len(parts), some), request.member)
 
     # Taking
 
-    def alive(self, member: str, number: int) -> None:
+    def take_heartbeat(self, member: str, number: int) -> None:
         """Note that *member* has told *number* changes; ask for what is lacking."""
         if member not in self._members:
-            self._members[member] = _ToldPeers()
+            self._members[member] = _RemotePeers()
             if number == 0:
                 self._members[member].number = 0
         if self._members[member].number != number:
-            self._tell(Ask(self._me), member)
+            self._tell(SnapshotRequest(self._me), member)
 
     def gone(self, member: str) -> None:
         """Let the peers of *member* leave, a few in each turn of the loop."""
@@ -110,14 +110,14 @@ class SharedPresence:
             self._later(0, self._drop_orphans)
         self._orphans += [(member, key) for key in former.peers]
 
-    def take_changes(self, changes: Changes) -> None:
-        """Take what another member tells, if it is what comes next."""
+    def take_changes(self, changes: PresenceChanges) -> None:
+        """Apply *changes* of another member if they are the next; else ask it for a snapshot."""
         member = self._members.get(changes.member)
         if member is None or member.number is None or changes.number <= member.number:
             return
         if changes.number != member.number + 1:
             member.number = None
-            self._tell(Ask(self._me), changes.member)
+            self._tell(SnapshotRequest(self._me), changes.member)
             return
         member.number = changes.number
         for channel, number in changes.left:
@@ -125,8 +125,8 @@ class SharedPresence:
         for row in changes.joined:
             self._join(changes.member, member, row)
 
-    def take_snapshot(self, snapshot: Snapshot) -> None:
-        """Take a part of all who are present at another member; with the last one, the others there have left."""
+    def take_snapshot(self, snapshot: PresenceSnapshot) -> None:
+        """Take a part of the peers at another member; after the last part, peers that were in no part have left."""
         member = self._members.get(snapshot.member)
         if member is None or snapshot.number == member.number:
             return
@@ -145,7 +145,7 @@ class SharedPresence:
         for row in rows:
             self._join(snapshot.member, member, row)
 
-    def _join(self, name: str, member: _ToldPeers, row: PeerRow) -> None:
+    def _join(self, name: str, member: _RemotePeers, row: PeerRow) -> None:
         key, peer = (row.channel, row.number), _peer(row)
         if member.peers.get(key) == peer:
             return
@@ -157,7 +157,7 @@ class SharedPresence:
         self._holders.setdefault(key, {})[name] = peer
         self._presence.appear(row.channel, peer)
 
-    def _leave(self, name: str, member: _ToldPeers, key: Key) -> None:
+    def _leave(self, name: str, member: _RemotePeers, key: Key) -> None:
         if member.peers.pop(key, None) is not None:
             self._release(name, key)
 

@@ -22,7 +22,7 @@ def encode_removal(name: str) -> bytes:
 
 
 def decode_removal(data: bytes) -> str | None:
-    """The name of the gateway whose removal *data* is; None if it is none."""
+    """The name of the gateway that *data* removes; None if *data* is not a removal."""
     found = _REMOVAL.fullmatch(data)
     if found is None or found[2] != b"%08x" % crc32(data[: found.start(2) - 1]):
         return None

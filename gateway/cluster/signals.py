@@ -19,7 +19,7 @@ MAX_ROWS: Final = 256  # of one signal about presence
 MAX_TEXT: Final = 1024  # characters of a name or an identity
 MAX_LINKS: Final = 256  # that a member names
 MAX_TERMS: Final = 256  # settings that members compare
-PROTOCOL: Final = 2  # of signals, batches and log lines: one more with whatever members of before cannot use
+PROTOCOL: Final = 2  # of signals, batches and log lines; a change that older members cannot use adds one
 
 MemberId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}@[0-9]{1,16}\Z")]
 Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
@@ -28,21 +28,21 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
 class BadSignal(ValueError):
-    """Bytes are no signal; the text says why."""
+    """The bytes are not a signal; the text says why."""
 
 
-class Want(msgspec.Struct, tag_field="signal", tag="want"):
+class TurnRequest(msgspec.Struct, tag_field="signal", tag="want"):
     """*member* wants the turn."""
 
     member: MemberId
 
 
-class Alive(msgspec.Struct, tag_field="signal", tag="alive"):
+class Heartbeat(msgspec.Struct, tag_field="signal", tag="alive"):
     """*member* takes part: sent once a second.
 
     Its log ends before *next_seq*; it has taken the stream up to *place*, and *acts* if it accepts now. It has sent
-    the `Changes` up to that *number*. It *speaks* that `PROTOCOL`, understands those from the *oldest* on, and has
-    *terms* of that digest, if it tells any (`gateway.cluster.agreement`). It names the *links* of these digests.
+    the `PresenceChanges` up to that *number*. It *speaks* that `PROTOCOL`, understands those from the *oldest* on, and
+    has *terms* of that digest, if it tells any (`gateway.cluster.agreement`). It names the *links* of these digests.
     """
 
     member: MemberId
@@ -58,7 +58,7 @@ class Alive(msgspec.Struct, tag_field="signal", tag="alive"):
 
 
 class Terms(msgspec.Struct, tag_field="signal", tag="terms"):
-    """The *terms* of *member*, by name; it *asks* for those of the others. For the rest see `Alive`."""
+    """The *terms* of *member*, by name; it *asks* for those of the others. For the rest see `Heartbeat`."""
 
     member: MemberId
     version: Annotated[str, Meta(max_length=MAX_VERSION)]
@@ -85,8 +85,8 @@ class PeerRow(msgspec.Struct, array_like=True, frozen=True):
     connection_protocol: Text | None = None
 
 
-class Changes(msgspec.Struct, tag_field="signal", tag="changes"):
-    """The *number*th change of who is present at *member*: peers that *left*, then some that *joined*."""
+class PresenceChanges(msgspec.Struct, tag_field="signal", tag="changes"):
+    """The *number*th change of the peers present at *member*: peers that *left*, then some that *joined*."""
 
     member: MemberId
     number: Count
@@ -94,14 +94,14 @@ class Changes(msgspec.Struct, tag_field="signal", tag="changes"):
     joined: Annotated[list[PeerRow], Meta(max_length=MAX_ROWS)] = []
 
 
-class Ask(msgspec.Struct, tag_field="signal", tag="ask"):
-    """*member* asks another one for all who are present there."""
+class SnapshotRequest(msgspec.Struct, tag_field="signal", tag="ask"):
+    """*member* asks another one for all peers present there."""
 
     member: MemberId
 
 
-class Snapshot(msgspec.Struct, tag_field="signal", tag="snapshot"):
-    """A *part* (from 0) of all who are present at *member* after the *number*th change; *more* if parts follow."""
+class PresenceSnapshot(msgspec.Struct, tag_field="signal", tag="snapshot"):
+    """A *part* (from 0) of all peers present at *member* after the *number*th change; *more* if parts follow."""
 
     member: MemberId
     number: Count
@@ -123,7 +123,7 @@ class DirectSignal(msgspec.Struct, tag_field="signal", tag="direct"):
     name: Text | None = None
 
 
-class Delivered(msgspec.Struct, tag_field="signal", tag="delivered"):
+class DirectOutcome(msgspec.Struct, tag_field="signal", tag="delivered"):
     """*member* delivered the direct message *id* to *count* connections; protocols in *unfit* cannot carry it."""
 
     member: MemberId
@@ -132,22 +132,33 @@ class Delivered(msgspec.Struct, tag_field="signal", tag="delivered"):
     unfit: Annotated[list[Text], Meta(max_length=16)] = []
 
 
-class Words(msgspec.Struct, tag_field="signal", tag="words"):
-    """What *member*'s adapter of *protocol* tells those of the others."""
+class AdapterSignal(msgspec.Struct, tag_field="signal", tag="words"):
+    """What the adapter of *protocol* at *member* tells the adapters of that protocol at all others."""
 
     member: MemberId
     protocol: Text
     data: bytes
 
 
-Signal = Want | Alive | Terms | Leaving | Changes | Ask | Snapshot | DirectSignal | Delivered | Words
+Signal = (
+    TurnRequest
+    | Heartbeat
+    | Terms
+    | Leaving
+    | PresenceChanges
+    | SnapshotRequest
+    | PresenceSnapshot
+    | DirectSignal
+    | DirectOutcome
+    | AdapterSignal
+)
 
 _DECODER: Final = msgspec.json.Decoder(Signal)
 encode_signal: Final = msgspec.json.Encoder().encode
 
 
 def decode_signal(data: bytes) -> Signal:
-    """The signal in *data*; `BadSignal` if it is none."""
+    """The signal in *data*. Raises `BadSignal` if *data* is not one."""
     if len(data) > MAX_SIGNAL:
         raise BadSignal(f"a signal has at most {MAX_SIGNAL:,} bytes")
     try:

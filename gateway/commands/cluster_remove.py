@@ -10,7 +10,7 @@ import typer
 
 from gateway.cluster.batch import NAME, name_of
 from gateway.cluster.removal import encode_removal
-from gateway.cluster.signals import Alive, BadSignal, decode_signal
+from gateway.cluster.signals import BadSignal, Heartbeat, decode_signal
 from gateway.settings import ClusterSettings
 
 from .common import AsJson, CommandError, ConfigFile, load_settings, show
@@ -18,7 +18,7 @@ from .common import AsJson, CommandError, ConfigFile, load_settings, show
 if TYPE_CHECKING:
     from gateway.jetstream.connecting import JetStreamSettings  # nats-py is an extra
 
-LISTEN_SECONDS = 3.0  # for signs of life, of which there is one each second
+LISTEN_SECONDS = 3.0  # for heartbeats, of which there is one each second
 
 
 def remove(
@@ -30,7 +30,7 @@ def remove(
     """Remove a gateway that will not come back from its cluster.
 
     If it had the turn to accept, the others do not wait for it any longer. Should it come back, it does not take part
-    and says why. A gateway that gives signs of life is not removed: stop it first. The configuration names the NATS
+    and says why. A gateway that sends heartbeats is not removed: stop it first. The configuration names the NATS
     servers, as that of any member does; the command needs nothing else.
 
     \b
@@ -67,11 +67,11 @@ def _settings(cluster: ClusterSettings) -> JetStreamSettings:
 
 
 def alive(heard: list[bytes]) -> set[str]:
-    """The names of the gateways whose signs of life are in what was *heard*."""
+    """The names of the gateways whose heartbeats are in what was *heard*."""
     found: set[str] = set()
     for data in heard:
         with suppress(BadSignal):
             signal = decode_signal(data)
-            if isinstance(signal, Alive):
+            if isinstance(signal, Heartbeat):
                 found.add(name_of(signal.member))
     return found

@@ -152,7 +152,7 @@ class JetStream:
 
     async def _tell(self, data: bytes, to: str) -> None:
         with suppress(Error, OSError, TimeoutError):
-            await self._client.publish(aside(self._settings.name, to), data)
+            await self._client.publish(signal_subject(self._settings.name, to), data)
 
     async def _heard(self, message: Msg) -> None:
         self._hear(message.data)
@@ -189,7 +189,7 @@ class JetStream:
             await self._ensure()
             self._reader = EntryReader(self._client, self._settings.name, self._after, self._receive, self._digest)
             for address in dict.fromkeys(("", self._address)):
-                await self._client.subscribe(aside(self._settings.name, address), cb=self._heard)
+                await self._client.subscribe(signal_subject(self._settings.name, address), cb=self._heard)
             async with asyncio.TaskGroup() as self._tasks:
                 tasks = self._tasks
                 tasks.create_task(self._send(tasks))
@@ -336,7 +336,7 @@ class JetStream:
             self._reader.restart()
 
 
-def aside(name: str, address: str = "") -> str:
+def signal_subject(name: str, address: str = "") -> str:
     """The subject of what members of the cluster *name* tell all others, or the one at *address*."""
     return f"trellis-aside.{name}.{address}" if address else f"trellis-aside.{name}"
 

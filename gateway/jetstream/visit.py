@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error
 
 from .connecting import JetStreamSettings, UnfitStream, prepare, refusal
-from .stream import CLOSE_SECONDS, aside, subject
+from .stream import CLOSE_SECONDS, signal_subject, subject
 
 CONNECT_SECONDS = 5
 APPEND_SECONDS = 15.0  # an election of a leader takes as long
@@ -44,7 +44,7 @@ async def overhear(client: Client, name: str, seconds: float) -> list[bytes]:
     async def hear(message: Msg) -> None:
         heard.append(message.data)
 
-    await client.subscribe(aside(name), cb=hear)
+    await client.subscribe(signal_subject(name), cb=hear)
     await asyncio.sleep(seconds)
     return heard
 

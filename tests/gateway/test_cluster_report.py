@@ -13,7 +13,7 @@ from nats.js.api import StreamInfo
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.cluster.lag import LagClock
+from gateway.cluster.lag import LagMeter
 from gateway.cluster.roster import MemberInfo
 from gateway.commands.cluster_status import screen
 from gateway.commands.remote import Remote
@@ -28,14 +28,14 @@ def info(name: str, place: int, next_seq: int) -> MemberInfo:
 
 def test_lag_begins_when_others_are_ahead_and_ends_when_they_are_not() -> None:
     now = [100.0]
-    lag = LagClock(lambda: now[0])
-    assert lag.behind(info("one", 5, 50), [], 0) == (0, 0, 0.0)
+    lag = LagMeter(lambda: now[0])
+    assert lag.measure(info("one", 5, 50), [], 0) == (0, 0, 0.0)
     now[0] += 7
-    assert lag.behind(info("one", 5, 50), [info("two", 8, 70)], 6) == (3, 20, 7.0)
+    assert lag.measure(info("one", 5, 50), [info("two", 8, 70)], 6) == (3, 20, 7.0)
     now[0] += 5
-    assert lag.behind(info("one", 6, 50), [info("two", 8, 70)], 9) == (3, 20, 12.0)
+    assert lag.measure(info("one", 6, 50), [info("two", 8, 70)], 9) == (3, 20, 12.0)
     now[0] += 1
-    assert lag.behind(info("one", 9, 80), [info("two", 8, 70)], 9) == (0, 0, 0.0)
+    assert lag.measure(info("one", 9, 80), [info("two", 8, 70)], 9) == (0, 0, 0.0)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from gateway.cluster import agreement
 from gateway.cluster.agreement import Agreement, stated
 from gateway.cluster.roster import MAX_MEMBERS
-from gateway.cluster.signals import MAX_TEXT, PROTOCOL, Alive, Signal, Terms, decode_signal, encode_signal
+from gateway.cluster.signals import MAX_TEXT, PROTOCOL, Heartbeat, Signal, Terms, decode_signal, encode_signal
 from tests.gateway.cluster.test_cluster import Cluster, metrics, told
 from tests.server import Server
 from tests.waiting import until
@@ -53,11 +53,11 @@ class Members:
                 member.take(heard)
 
     def beat(self) -> None:
-        """All give a sign of life."""
+        """All send a heartbeat."""
         for origin, its in self.all.items():
             for name, member in self.all.items():
                 if name != origin:
-                    member.alive(Alive(origin, "1", 1, 1, speaks=PROTOCOL, oldest=1, terms=its.digest))
+                    member.take_heartbeat(Heartbeat(origin, "1", 1, 1, speaks=PROTOCOL, oldest=1, terms=its.digest))
 
 
 def test_who_starts_with_another_setting_is_refused_by_its_name_and_both_values() -> None:
@@ -118,7 +118,7 @@ def test_who_was_not_answered_when_it_started_is_refused_by_the_next_sign_of_lif
 
 
 class FormerAlive(msgspec.Struct, tag_field="signal", tag="alive"):
-    """A sign of life as the version before had it: protocol 1."""
+    """A heartbeat as the version before had it: protocol 1."""
 
     member: str
     version: str
@@ -130,30 +130,30 @@ class FormerAlive(msgspec.Struct, tag_field="signal", tag="alive"):
 
 def test_a_member_of_the_version_before_is_understood_and_understands(monkeypatch: pytest.MonkeyPatch) -> None:
     former = decode_signal(msgspec.json.encode(FormerAlive("old@1", "0.2", 5, 2)))
-    assert isinstance(former, Alive)
+    assert isinstance(former, Heartbeat)
     members = Members()
     mine = members.add("new@2", rate=5)
     said = members.said
-    mine.alive(former)
+    mine.take_heartbeat(former)
     assert (members.refused, members.said) == ({}, said), "it has no terms to be asked for"
-    now = Alive("new@2", "0.3", 5, 2, speaks=PROTOCOL, oldest=1, terms=mine.digest)
+    now = Heartbeat("new@2", "0.3", 5, 2, speaks=PROTOCOL, oldest=1, terms=mine.digest)
     assert msgspec.json.decode(encode_signal(now), type=FormerAlive).next_seq == 5
     monkeypatch.setattr(agreement, "OLDEST", 2)
-    mine.alive(former)
+    mine.take_heartbeat(former)
     assert "protocol 1) do not understand each other: the member old is too old" in members.refused["new@2"]
 
 
 def test_who_is_too_old_for_the_others_is_refused_itself() -> None:
     members = Members()
     mine = members.add("old@2", rate=5)
-    newer = Alive("new@1", "9", 5, 2, speaks=PROTOCOL + 2, oldest=PROTOCOL + 1)
-    mine.alive(newer)
+    newer = Heartbeat("new@1", "9", 5, 2, speaks=PROTOCOL + 2, oldest=PROTOCOL + 1)
+    mine.take_heartbeat(newer)
     assert "the member new (version 9, protocol 4) do not understand each other: this gateway is too old" in (
         members.refused.pop("old@2")
     )
-    mine.alive(Alive("later@3", "9", 5, 2, speaks=PROTOCOL + 2, oldest=PROTOCOL + 1))
+    mine.take_heartbeat(Heartbeat("later@3", "9", 5, 2, speaks=PROTOCOL + 2, oldest=PROTOCOL + 1))
     assert members.refused == {}, "who comes later is refused, not who is there"
-    mine.alive(Alive("next@1", "9", 5, 2, speaks=PROTOCOL + 1, oldest=PROTOCOL))
+    mine.take_heartbeat(Heartbeat("next@1", "9", 5, 2, speaks=PROTOCOL + 1, oldest=PROTOCOL))
     assert members.refused == {}
 
 

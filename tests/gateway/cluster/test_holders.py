@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from adapters.streamr.sessions.link_cursors import Cursor, LinkCursors
-from gateway.cluster.aside import Aside
 from gateway.cluster.holders import CUT_OFF, LISTEN
 from gateway.cluster.roster import SILENT
-from gateway.cluster.signals import Alive
+from gateway.cluster.signalling import Signalling
+from gateway.cluster.signals import Heartbeat
 from tests.gateway.cluster.test_cluster import Cluster, say, told
 from tests.server import Server
 from tests.waiting import until
@@ -30,29 +30,31 @@ class World:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.now = 0.0
-        self.members: dict[str, Aside] = {}
+        self.members: dict[str, Signalling] = {}
         self.cut: set[str] = set()
         self.heard: dict[str, float] = {}  # when the servers answered each of them
 
     def add(self, member: str) -> None:
         self.heard[member] = self.now
-        self.members[member] = aside = Aside(
-            *(_Carrier(self, member), lambda: self.now, lambda _member: None, lambda: Alive(member, "1", 1, 1)),
+        self.members[member] = signalling = Signalling(
+            *(_Carrier(self, member), lambda: self.now, lambda _member: None, lambda: Heartbeat(member, "1", 1, 1)),
             silence=lambda: self.now - self.heard[member],
         )
-        aside.holders.name(self.random.sample(LINKS, self.random.randint(1, 3)))
+        signalling.holders.name(self.random.sample(LINKS, self.random.randint(1, 3)))
 
     def pass_second(self) -> None:
         self.now += 1
         for member in self.members.keys() - self.cut:
             self.heard[member] = self.now
-        for aside in list(self.members.values()):
-            aside.beat()
+        for signalling in list(self.members.values()):
+            signalling.beat()
 
     def holders(self, link: str) -> list[str]:
         """Who is connected now."""
         return [
-            name for name, aside in self.members.items() if link in aside.holders.links and aside.holders.may_hold(link)
+            name
+            for name, signalling in self.members.items()
+            if link in signalling.holders.links and signalling.holders.may_hold(link)
         ]
 
 
@@ -92,7 +94,7 @@ def test_no_link_is_held_twice_and_each_is_held_again(seed: int) -> None:
     world.cut.clear()
     for _ in range(int(LISTEN + SILENT) + 2):
         world.pass_second()
-    named = {link for aside in world.members.values() for link in aside.holders.links}
+    named = {link for signalling in world.members.values() for link in signalling.holders.links}
     assert all(len(world.holders(link)) == 1 for link in named)
     assert held
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cluster.aside import Aside
 from gateway.cluster.roster import MAX_MEMBERS, SILENT
-from gateway.cluster.signals import MAX_SIGNAL, Alive, Leaving, Want, encode_signal
+from gateway.cluster.signalling import Signalling
+from gateway.cluster.signals import MAX_SIGNAL, Heartbeat, Leaving, TurnRequest, encode_signal
 from tests.properties.cluster import Node, Stream, copy_of, next_seq
 from tests.properties.house import template
 
@@ -23,7 +23,7 @@ class Listener:
         self.now = 0.0
         self.told: list[bytes] = []
         self.wanted: list[str] = []
-        self.aside = Aside(self, lambda: self.now, self.wanted.append, lambda: Alive("me@1", "1", 5, 2))
+        self.signalling = Signalling(self, lambda: self.now, self.wanted.append, lambda: Heartbeat("me@1", "1", 5, 2))
 
     def tell(self, data: bytes, _to: str = "") -> None:
         self.told.append(data)
@@ -32,7 +32,7 @@ class Listener:
         call()
 
     def names(self) -> list[tuple[str, int]]:
-        return [(each.name, each.epoch) for each in self.aside.members()]
+        return [(each.name, each.epoch) for each in self.signalling.members()]
 
 
 @pytest.fixture
@@ -49,37 +49,42 @@ def test_members_know_each_other_and_how_far_they_are(nodes: list[Node]) -> None
     one, other = nodes
     one.membership.tick()
     other.membership.tick()
-    there = one.membership.aside.members()
+    there = one.membership.signalling.members()
     assert [each.name for each in there] == ["a", "b"]
-    assert [each.name for each in other.membership.aside.members()] == ["b", "a"]
+    assert [each.name for each in other.membership.signalling.members()] == ["b", "a"]
     assert there[1].place == other.link.place > 0
     assert there[1].next_seq == other.turn.position.next_seq
-    other.membership.aside.leave()
-    assert [each.name for each in one.membership.aside.members()] == ["a"]
+    other.membership.signalling.leave()
+    assert [each.name for each in one.membership.signalling.members()] == ["a"]
 
 
 def test_who_is_silent_is_gone() -> None:
     listener = Listener()
-    listener.aside.hear(encode_signal(Alive("one@5", "1", 7, 3, acts=True)))
+    listener.signalling.hear(encode_signal(Heartbeat("one@5", "1", 7, 3, acts=True)))
     listener.now = SILENT
-    listener.aside.beat()
-    assert listener.aside.members()[1] == ("one", 5, "1", SILENT, 7, 3, True)
+    listener.signalling.beat()
+    assert listener.signalling.members()[1] == ("one", 5, "1", SILENT, 7, 3, True)
     listener.now += 0.1
-    listener.aside.beat()
+    listener.signalling.beat()
     assert listener.names() == [("me", 1)]
 
 
 def test_a_new_life_replaces_the_former_one() -> None:
     listener = Listener()
-    for signal in (Alive("one@5", "1", 7, 3), Alive("one@6", "1", 7, 3), Alive("one@5", "1", 7, 3), Leaving("one@5")):
-        listener.aside.hear(encode_signal(signal))
+    for signal in (
+        Heartbeat("one@5", "1", 7, 3),
+        Heartbeat("one@6", "1", 7, 3),
+        Heartbeat("one@5", "1", 7, 3),
+        Leaving("one@5"),
+    ):
+        listener.signalling.hear(encode_signal(signal))
     assert listener.names() == [("me", 1), ("one", 6)]
 
 
 def test_forged_members_use_little_memory() -> None:
     listener = Listener()
     for number in range(2 * MAX_MEMBERS):
-        listener.aside.hear(encode_signal(Alive(f"one{number}@5", "1", 7, 3)))
+        listener.signalling.hear(encode_signal(Heartbeat(f"one{number}@5", "1", 7, 3)))
     assert len(listener.names()) == MAX_MEMBERS + 1
 
 
@@ -101,12 +106,12 @@ def test_forged_members_use_little_memory() -> None:
 )
 def test_what_is_no_signal_is_counted_and_ignored(data: bytes) -> None:
     listener = Listener()
-    listener.aside.hear(data)
-    assert (listener.aside.ignored, listener.wanted, listener.names()) == (1, [], [("me", 1)])
-    listener.aside.hear(encode_signal(Want("one@1")))
+    listener.signalling.hear(data)
+    assert (listener.signalling.ignored, listener.wanted, listener.names()) == (1, [], [("me", 1)])
+    listener.signalling.hear(encode_signal(TurnRequest("one@1")))
     assert listener.wanted == ["one@1"]
 
 
 @given(st.binary() | st.builds(lambda text: b'{"signal":"want","member":' + text.encode() + b"}", st.text()))
 def test_no_bytes_harm(data: bytes) -> None:
-    Listener().aside.hear(data)
+    Listener().signalling.hear(data)

@@ -18,13 +18,13 @@ from gateway.cluster.presence import SharedPresence
 from gateway.cluster.roster import SILENT
 from gateway.cluster.signals import (
     MAX_ROWS,
-    Changes,
-    Delivered,
+    AdapterSignal,
+    DirectOutcome,
     DirectSignal,
     PeerRow,
+    PresenceChanges,
+    PresenceSnapshot,
     Signal,
-    Snapshot,
-    Words,
     encode_signal,
 )
 from gateway.core.message import Message, Peer
@@ -47,7 +47,7 @@ class Pair:
 
     def beat(self) -> None:
         for node in self.nodes:
-            node.membership.aside.beat()
+            node.membership.signalling.beat()
         self.settle()
 
     def settle(self) -> None:
@@ -150,14 +150,14 @@ def test_what_arbors_authors_announce_is_shown_at_other_gateways(pair: Pair) -> 
     assert pair.heard(bob).count(base64url.encode(last)) == 1
     assert base64url.encode(last) not in pair.heard(alice)
     sprout = other.house.adapters["sprout"]
-    bad = one.membership.aside.bad
+    bad = one.membership.signalling.bad
     for words in (b"", b"no node", b"x" * 5_000, sprout.parts.nodes.entry_line(None) or b"a b"):
-        one.link.on_signal(encode_signal(Words(other.turn.me, "sprout", words)))
+        one.link.on_signal(encode_signal(AdapterSignal(other.turn.me, "sprout", words)))
     forged = b"%b %b" % (forest.node_id(last).encode(), base64url.encode(first))
-    one.link.on_signal(encode_signal(Words(other.turn.me, "sprout", forged)))
-    one.link.on_signal(encode_signal(Words(other.turn.me, "rest", b"")))
-    one.link.on_signal(encode_signal(Words(other.turn.me, "topic_relay", b"")))
-    assert one.membership.aside.bad == bad + 7
+    one.link.on_signal(encode_signal(AdapterSignal(other.turn.me, "sprout", forged)))
+    one.link.on_signal(encode_signal(AdapterSignal(other.turn.me, "rest", b"")))
+    one.link.on_signal(encode_signal(AdapterSignal(other.turn.me, "topic_relay", b"")))
+    assert one.membership.signalling.bad == bad + 7
 
 
 def key_listener(pair: Pair, at: int, publisher: Publisher) -> Party:
@@ -189,14 +189,14 @@ def test_streamr_clients_exchange_group_keys_over_gateways(pair: Pair) -> None:
     send(writes, writer, "lobby", 32, "rotated")
     assert pair.heard(reads).count(b"rotated") == 1
 
-    bad, me = pair.nodes[0].membership.aside.bad, pair.nodes[1].turn.me
+    bad, me = pair.nodes[0].membership.signalling.bad, pair.nodes[1].turn.me
     stranger = Publisher(7)
     signed = stranger.message(f"SYSTEM/keyexchange/{writer.address}", '["forged"]', NOW, kind=28)
     signed[1][4] = reader.address
     plain = stranger.message("lobby", {"plain": 1}, NOW)
     for value in (signed, plain, [], [32]):
-        pair.nodes[0].link.on_signal(encode_signal(Words(me, "streamr", json.dumps(value).encode())))
-    assert pair.nodes[0].membership.aside.bad == bad + 4
+        pair.nodes[0].link.on_signal(encode_signal(AdapterSignal(me, "streamr", json.dumps(value).encode())))
+    assert pair.nodes[0].membership.signalling.bad == bad + 4
     heard = pair.heard(writes)
     assert (heard.count(b"rotated"), heard.count(b"forged")) == (1, 0)
     own = there.parts.participant.address
@@ -269,13 +269,13 @@ def test_the_answer_says_how_many_connections_got_a_direct_message(pair: Pair, m
     assert pair.heard(relay).count(b'"json":"hi"') == 2
     assert direct(pair, 0, 1 << 41) == [0], "nobody has that number"
     assert direct(pair, 0, relay.number, '"%s"' % ("x" * (1 << 20))) == [0], "it is too long for the topic relay"
-    aside = pair.nodes[1].membership.aside
-    monkeypatch.setattr(aside, "tell", lambda _signal, _to="": None)
-    aside._verbs.pop(DirectSignal)
+    signalling = pair.nodes[1].membership.signalling
+    monkeypatch.setattr(signalling, "tell", lambda _signal, _to="": None)
+    signalling._verbs.pop(DirectSignal)
     answers = direct(pair, 0, relay.number)
     assert answers == []
     pair.nodes[0].link.seconds += WAIT
-    pair.nodes[0].membership.aside.beat()
+    pair.nodes[0].membership.signalling.beat()
     assert answers == [None], "nobody knows"
 
 
@@ -283,12 +283,12 @@ def test_a_gateway_that_is_silent_or_leaves_takes_its_peers_along(pair: Pair) ->
     relay = pair.enter(1, "topic_relay")
     assert pair.numbers(0) == [relay.number]
     pair.nodes[0].link.seconds += SILENT + 1
-    pair.nodes[0].membership.aside.beat()
+    pair.nodes[0].membership.signalling.beat()
     pair.settle()
     assert pair.numbers(0) == []
     pair.beat()  # it is heard again, and asked who is there
     assert pair.numbers(0) == [relay.number]
-    pair.nodes[1].membership.aside.leave()
+    pair.nodes[1].membership.signalling.leave()
     pair.settle()
     assert pair.numbers(0) == []
     pair.beat()
@@ -336,13 +336,13 @@ def test_a_peer_at_two_other_gateways_is_there_until_it_has_left_both() -> None:
     shared = SharedPresence("me@1", presence, lambda _signal, _to: None, lambda _seconds, call: due.append(call))
     here = [PeerRow("lobby", 7, "rest", "ann", name) for name in ("one", "other")]
     for member, row in zip(("a@1", "b@1"), here, strict=True):
-        shared.alive(member, 0)
-        shared.take_changes(Changes(member, 1, joined=[row]))
+        shared.take_heartbeat(member, 0)
+        shared.take_changes(PresenceChanges(member, 1, joined=[row]))
         told.append((str(presence.peers("lobby")[7].name), len(shared.holders("lobby", 7))))
     assert told == [("one", 1), ("other", 2)]
-    shared.take_changes(Changes("b@1", 2, left=[("lobby", 7)]))
+    shared.take_changes(PresenceChanges("b@1", 2, left=[("lobby", 7)]))
     assert (presence.peers("lobby")[7].name, shared.holders("lobby", 7)) == ("one", ["a@1"])
-    shared.take_changes(Changes("b@1", 3, joined=[here[1]]))
+    shared.take_changes(PresenceChanges("b@1", 3, joined=[here[1]]))
     shared.gone("a@1")
     due.pop()()
     assert (presence.peers("lobby")[7].name, shared.holders("lobby", 7)) == ("other", ["b@1"])
@@ -381,14 +381,14 @@ def test_forged_and_broken_signals_change_nothing(pair: Pair) -> None:
     one, other = pair.nodes
     relay = pair.enter(1, "topic_relay")
     peer = PeerRow("lobby", 9, "streamr")
-    member, number = other.turn.me, other.membership.aside.members()[0].epoch
-    before = one.membership.aside.ignored
+    member, number = other.turn.me, other.membership.signalling.members()[0].epoch
+    before = one.membership.signalling.ignored
     forged: list[Signal] = [
-        Changes("nobody@1", 1, joined=[peer]),  # no member
-        Changes(f"{other.data.name}@{number - 1}", 2, joined=[peer]),  # a former life
-        Changes(member, 1, joined=[peer]),  # was told before
-        Snapshot(member, 9, 1, more=False, rows=[peer]),  # has no beginning
-        Delivered(member, 5, 3),  # nobody asked
+        PresenceChanges("nobody@1", 1, joined=[peer]),  # no member
+        PresenceChanges(f"{other.data.name}@{number - 1}", 2, joined=[peer]),  # a former life
+        PresenceChanges(member, 1, joined=[peer]),  # was told before
+        PresenceSnapshot(member, 9, 1, more=False, rows=[peer]),  # has no beginning
+        DirectOutcome(member, 5, 3),  # nobody asked
         DirectSignal(member, 1, relay.number, b'{"kind":"start"}'),
         DirectSignal(member, 1, relay.number, b"\xff"),
     ]
@@ -404,10 +404,10 @@ def test_forged_and_broken_signals_change_nothing(pair: Pair) -> None:
         one.link.on_signal(data)
     pair.settle()
     assert pair.numbers(0) == [relay.number]
-    assert one.membership.aside.ignored == before + 6
-    one.link.on_signal(encode_signal(Changes(member, 2, joined=[PeerRow("no\nname", 9, "streamr")])))
+    assert one.membership.signalling.ignored == before + 6
+    one.link.on_signal(encode_signal(PresenceChanges(member, 2, joined=[PeerRow("no\nname", 9, "streamr")])))
     assert pair.numbers(0) == [relay.number]
-    assert one.membership.aside.ignored == before + 7
+    assert one.membership.signalling.ignored == before + 7
 
 
 def test_numbers_of_peers_and_ids_of_direct_messages_are_unique(pair: Pair) -> None:

@@ -14,18 +14,18 @@ from .presence import SharedPresence
 from .roster import MemberInfo, MemberRoster, info_of
 from .signals import (
     PROTOCOL,
-    Alive,
-    Ask,
+    AdapterSignal,
     BadSignal,
-    Changes,
-    Delivered,
+    DirectOutcome,
     DirectSignal,
+    Heartbeat,
     Leaving,
+    PresenceChanges,
+    PresenceSnapshot,
     Signal,
-    Snapshot,
+    SnapshotRequest,
     Terms,
-    Want,
-    Words,
+    TurnRequest,
     decode_signal,
     encode_signal,
 )
@@ -41,11 +41,12 @@ class SignalCarrier(Protocol):
         """Run *call* on the gateway's loop after *seconds*."""
 
 
-class Aside:
-    """The signals of this member and to it; *wanted* is told who wants the turn, *state* makes its signs of life.
+class Signalling:
+    """Sends and receives the signals of this member. *wanted* is called with each member that wants the turn.
 
-    *terms* are what all members have to have in common, *refuse* is told why this one cannot be a member.
-    *silence* tells for how many seconds the servers have not answered.
+    *state* makes the heartbeats of this member. *terms* are what all members must have in common, and *refuse* is
+    called with the reason why this one cannot be a member. *silence* returns for how many seconds the servers have not
+    answered.
     """
 
     def __init__(
@@ -53,13 +54,13 @@ class Aside:
         carrier: SignalCarrier,
         clock: Callable[[], float],
         wanted: Callable[[str], None],
-        state: Callable[[], Alive],
+        state: Callable[[], Heartbeat],
         terms: Callable[[], Mapping[str, str]] = dict,
         refuse: Callable[[str], None] = lambda _reason: None,
         silence: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.roster = MemberRoster(clock)
-        self.bad = 0  # signals that were none
+        self.bad = 0  # signals that were not valid
         self.holders = LinkHolders(state().member, self.roster, clock, silence)
         self._carrier = carrier
         self._clock = clock
@@ -71,8 +72,8 @@ class Aside:
         self._presence: SharedPresence | None = None  # until the gateway starts
         self._directs: SharedDirects | None = None
         self._verbs: dict[type[Signal], Callable[[Any], object]] = {
-            Want: lambda want: wanted(want.member),
-            Alive: self._hear_alive,
+            TurnRequest: lambda request: wanted(request.member),
+            Heartbeat: self._hear_heartbeat,
             Terms: self.agreement.take,
             Leaving: self._hear_leaving,
         }
@@ -88,17 +89,17 @@ class Aside:
             self._me, bus, self.tell, self._clock, self._presence.holders, self.roster.members, flaw
         )
         self._verbs |= {
-            Changes: self._presence.take_changes,
-            Ask: self._presence.asked,
-            Snapshot: self._presence.take_snapshot,
+            PresenceChanges: self._presence.take_changes,
+            SnapshotRequest: self._presence.answer,
+            PresenceSnapshot: self._presence.take_snapshot,
             DirectSignal: self._directs.take,
-            Delivered: self._directs.answered,
-            Words: self._hear_words,
+            DirectOutcome: self._directs.answered,
+            AdapterSignal: self._hear_adapter_signal,
         }
 
     @property
     def ignored(self) -> int:
-        """How many signals, or what they said, could not be believed."""
+        """How many signals, or parts of signals, were not valid and are ignored."""
         presence = 0 if self._presence is None else self._presence.ignored
         return self.bad + presence + (0 if self._directs is None else self._directs.ignored)
 
@@ -107,7 +108,7 @@ class Aside:
         self._carrier.tell(encode_signal(signal), to)
 
     def hear(self, data: bytes) -> None:
-        """Take a signal, of anybody."""
+        """Handle what anybody has sent to the members; it may be no signal."""
         try:
             signal = decode_signal(data)
         except BadSignal:
@@ -115,13 +116,13 @@ class Aside:
             return
         if signal.member == self._me:
             return
-        known = isinstance(signal, Want | Alive | Terms) or self.roster.contains(signal.member)
+        known = isinstance(signal, TurnRequest | Heartbeat | Terms) or self.roster.contains(signal.member)
         if known and (verb := self._verbs.get(type(signal))) is not None:
             verb(signal)
 
     def beat(self) -> None:
-        """Give a sign of life, and notice who gives none; call this once a second."""
-        self.tell(self._alive())
+        """Send a heartbeat, and remove the members that sent none for too long; call this once a second."""
+        self.tell(self._heartbeat())
         for member in self.roster.remove_silent():
             self._gone(member)
         if self._directs is not None:
@@ -129,39 +130,39 @@ class Aside:
 
     def tell_adapters(self, protocol: str, data: bytes) -> None:
         """Tell *data* to the adapters of *protocol* at all other members."""
-        self.tell(Words(self._me, protocol, data))
+        self.tell(AdapterSignal(self._me, protocol, data))
 
     def leave(self) -> None:
-        """Tell that this member stops."""
+        """Tell the others that this member stops."""
         self.tell(Leaving(self._me))
 
     def members(self) -> list[MemberInfo]:
         """All members, this one first."""
-        return [info_of(self._alive(), 0.0), *self.roster.infos()]
+        return [info_of(self._heartbeat(), 0.0), *self.roster.infos()]
 
-    def _alive(self) -> Alive:
-        alive = self._state()
-        alive.links = self.holders.told
-        alive.speaks, alive.oldest, alive.terms = PROTOCOL, OLDEST, self.agreement.digest
+    def _heartbeat(self) -> Heartbeat:
+        heartbeat = self._state()
+        heartbeat.links = self.holders.digests
+        heartbeat.speaks, heartbeat.oldest, heartbeat.terms = PROTOCOL, OLDEST, self.agreement.digest
         if self._presence is not None:
-            alive.number = self._presence.number
-        return alive
+            heartbeat.number = self._presence.number
+        return heartbeat
 
-    def _hear_alive(self, alive: Alive) -> None:
-        new = not self.roster.contains(alive.member)
-        if (former := self.roster.hear(alive)) is not None:
+    def _hear_heartbeat(self, heartbeat: Heartbeat) -> None:
+        new = not self.roster.contains(heartbeat.member)
+        if (former := self.roster.hear(heartbeat)) is not None:
             self._gone(former)
-        if new and self.roster.contains(alive.member):
-            self.tell(self._alive(), alive.member)  # a new member need not wait for the next second
-        if not self.roster.contains(alive.member):
+        if new and self.roster.contains(heartbeat.member):
+            self.tell(self._heartbeat(), heartbeat.member)  # a new member need not wait for the next second
+        if not self.roster.contains(heartbeat.member):
             return
-        self.agreement.alive(alive)
+        self.agreement.take_heartbeat(heartbeat)
         if self._presence is not None:
-            self._presence.alive(alive.member, alive.number)
+            self._presence.take_heartbeat(heartbeat.member, heartbeat.number)
 
-    def _hear_words(self, words: Words) -> None:
+    def _hear_adapter_signal(self, signal: AdapterSignal) -> None:
         try:
-            self._listen(words.protocol, words.data)
+            self._listen(signal.protocol, signal.data)
         except BadSignal:
             self.bad += 1
 
