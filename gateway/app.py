@@ -41,7 +41,7 @@ from gateway.webhooks.courier import Courier
 from . import gauges
 from .adapter import Adapter, Listener, Refusal
 from .admission import Acceptor
-from .cluster_link import membership_of
+from .cluster_setup import membership_of
 from .held_links import hold_links, name_links
 from .membership import Membership
 from .proxies import ForwardedHeaders

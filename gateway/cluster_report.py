@@ -15,7 +15,7 @@ from .metrics import Metrics
 
 def report(membership: Membership, cluster: str) -> dict[str, Any]:
     """Return everything about *membership* in the *cluster* of that name, as JSON."""
-    turn, status = membership.turn, membership.link.status()
+    turn, status = membership.turn, membership.transport.status()
     holder = turn.position.holder
     lag, signalling = membership.lag, membership.signalling
     holders = signalling.holders
@@ -81,24 +81,24 @@ def count(metrics: Metrics, membership: Membership) -> None:
     """Let *metrics* have the counters; called once a second."""
     metrics.counts["cluster_ignored_batches"][()] = membership.turn.ignored
     metrics.counts["cluster_ignored_signals"][()] = membership.signalling.ignored
-    metrics.counts["cluster_lost_signals"][()] = membership.link.lost
-    metrics.counts["cluster_refused_values"][()] = membership.link.refused
-    metrics.counts["cluster_reconnects"][()] = membership.link.status().reconnects
+    metrics.counts["cluster_lost_signals"][()] = membership.transport.lost
+    metrics.counts["cluster_refused_values"][()] = membership.transport.refused
+    metrics.counts["cluster_reconnects"][()] = membership.transport.status().reconnects
 
 
 def _current(membership: Membership) -> int:
-    stored = membership.link.status().stored
+    stored = membership.transport.status().stored
     return sum(replica.current for replica in stored.replicas) if stored else 0
 
 
 _GAUGES: Mapping[str, Callable[[Membership], float]] = {
     "cluster_members": lambda membership: len(membership.signalling.members()),
     "cluster_accepts": lambda membership: membership.turn.acting,
-    "cluster_connected": lambda membership: membership.link.status().connected,
+    "cluster_connected": lambda membership: membership.transport.status().connected,
     "cluster_replicas_current": _current,
     "cluster_last_batch": lambda membership: membership.turn.position.number,
     "cluster_differing_members": lambda membership: len(membership.signalling.agreement.differences),
     "cluster_lag_records": lambda membership: membership.lag.records,
     "cluster_lag_seconds": lambda membership: membership.lag.seconds,
-    "cluster_unsent_bytes": lambda membership: membership.link.status().unsent,
+    "cluster_unsent_bytes": lambda membership: membership.transport.status().unsent,
 }

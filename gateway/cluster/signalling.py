@@ -31,7 +31,7 @@ from .signals import (
 )
 
 
-class SignalCarrier(Protocol):
+class SignalTransport(Protocol):
     """Carries signals; any may be lost."""
 
     def tell(self, data: bytes, to: str = "") -> None:
@@ -51,7 +51,7 @@ class Signalling:
 
     def __init__(
         self,
-        carrier: SignalCarrier,
+        transport: SignalTransport,
         clock: Callable[[], float],
         wanted: Callable[[str], None],
         state: Callable[[], Heartbeat],
@@ -62,7 +62,7 @@ class Signalling:
         self.roster = MemberRoster(clock)
         self.bad = 0  # signals that were not valid
         self.holders = LinkHolders(state().member, self.roster, clock, silence)
-        self._carrier = carrier
+        self._transport = transport
         self._clock = clock
         self._wanted = wanted
         self._state = state
@@ -84,7 +84,7 @@ class Signalling:
         *listen* takes what adapters tell each other, by protocol; it raises `BadSignal` if they cannot use it.
         """
         self._listen = listen
-        self._presence = SharedPresence(self._me, bus.presence, self.tell, self._carrier.later)
+        self._presence = SharedPresence(self._me, bus.presence, self.tell, self._transport.later)
         self._directs = SharedDirects(
             self._me, bus, self.tell, self._clock, self._presence.holders, self.roster.members, flaw
         )
@@ -105,7 +105,7 @@ class Signalling:
 
     def tell(self, signal: Signal, to: str = "") -> None:
         """Send *signal* to all others, or *to* one of them."""
-        self._carrier.tell(encode_signal(signal), to)
+        self._transport.tell(encode_signal(signal), to)
 
     def hear(self, data: bytes) -> None:
         """Handle what anybody has sent to the members; it may be no signal."""

@@ -5,11 +5,11 @@ log the same lines. When another member wants the turn, the holder passes it on 
 nothing for the lease while a member wants the turn, that member claims it.
 
 Laws of this file. Batches are sent one after another, and nothing goes to the disk before the stream has it: what the
-log has is a beginning of the stream, whenever the process ends. A gateway that accepted something which did not reach
-the stream, because another one claimed the turn, has to start again (`Taker.lost`). No clock decides what counts.
-A batch is sent when its sender has read the one before, so one that does not follow shows that something is missing in
-the stream as it is read here. A gateway that sees that, and no
-batch that follows for the lease, ends if it would accept: it would continue alone, from another state than the others.
+log has is a beginning of the stream, whenever the process ends. If a gateway accepted something that did not reach the
+stream, because another one claimed the turn, it has to start again (`TurnCallbacks.lost`). No clock decides what
+counts. A batch is sent when its sender has read the one before, so one that does not follow shows that something is
+missing in the stream as it is read here. A gateway that sees such a batch, and none that follows for the lease, ends
+if it would accept: it would continue alone, from another state than the others (`TurnCallbacks.torn`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ HEADER: Final = 256  # bytes that a header has at most
 Logged = tuple[Sequence[Entry], list[bytes]]  # entries, and their lines
 
 
-class Taker(Protocol):
-    """The gateway, as its turn sees it."""
+class TurnCallbacks(Protocol):
+    """What the gateway does when its turn begins or ends, and with what the stream brings."""
 
     def take(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
         """Log *lines* of another gateway, whose records are *entries*."""
@@ -59,8 +59,8 @@ class Taker(Protocol):
         """End: the stream, as it is read here, lacks a batch that others have."""
 
 
-class Link(Protocol):
-    """The connection to the stream."""
+class TurnTransport(Protocol):
+    """The connection to the stream, as the turn uses it."""
 
     def publish(self, data: bytes) -> None:
         """Append *data* to the stream, and retry until it is there; it may be there more than once."""
@@ -81,18 +81,26 @@ class _Sent(NamedTuple):
 class Turn:
     """The turn of the member *me*, by a *clock* in seconds."""
 
-    def __init__(self, me: str, taker: Taker, link: Link, clock: Callable[[], float], *, lease: float = LEASE) -> None:
+    def __init__(
+        self,
+        me: str,
+        callbacks: TurnCallbacks,
+        transport: TurnTransport,
+        clock: Callable[[], float],
+        *,
+        lease: float = LEASE,
+    ) -> None:
         self.me = me
-        self.taker = taker
+        self.callbacks = callbacks
         self.position = Position()
         self.acting = False  # whether this gateway accepts
         self.pinned = False  # keeps the turn, as while the gateway starts
         self.requests = 0  # under way that need the turn
         self.ignored = 0  # batches that did not count
         self.base = 1  # the sequence of the first line, if the stream is empty
-        self.over = False  # after `Taker.lost`, or another end
+        self.over = False  # after `TurnCallbacks.lost`, or another end
         self._torn: float | None = None  # since when the stream has a batch that does not follow
-        self._link = link
+        self._transport = transport
         self._clock = clock
         self._lease = lease
         self._pending = deque[Logged]()
@@ -116,10 +124,10 @@ class Turn:
             self._pending += [((entry,), [line]) for entry, line in zip(entries, lines, strict=True)]
         self._ahead += size
         if self._ahead > MAX_AHEAD:
-            self.taker.hold(None)
+            self.callbacks.hold(None)
         if not self._due:
             self._due = True
-            self._link.later(0, self._flush)
+            self._transport.later(0, self._flush)
 
     def want(self) -> None:
         """Ask for the turn, unless it is this gateway's."""
@@ -155,12 +163,12 @@ class Turn:
         """Ask for the turn again, or claim one that is not used; call this ten times a second."""
         if self._torn is not None and self._clock() - self._torn > self._lease and self.waited:
             self.over, self.acting, self._torn = True, False, None
-            self.taker.torn()
+            self.callbacks.torn()
             return
         if self._wanting is not None:
             self._ask()
         if self.waited > STALLED:
-            self.taker.hold("the cluster does not answer")
+            self.callbacks.hold("the cluster does not answer")
         self._consider()
 
     # What the stream brings
@@ -191,21 +199,21 @@ class Turn:
             self._confirm(sent)
         elif (sent is not None and sent.logged) or self._pending:
             self.over, self.acting = True, False
-            self.taker.lost()
+            self.callbacks.lost()
             return
         else:
             acted, self.acting, self._next = self.acting, False, None
             if acted:
-                self.taker.hold(None)
+                self.callbacks.hold(None)
             if entries:
-                self.taker.take(entries, list(batch.lines))
+                self.callbacks.take(entries, list(batch.lines))
         self._look()
 
     def _remove(self, name: str) -> None:
         """An operator removed the gateway *name*: nobody waits for it, and if it is this one, it ends."""
         if name == name_of(self.me):
             self.over, self.acting = True, False
-            self.taker.removed()
+            self.callbacks.removed()
         else:
             self._removed.add(name)
 
@@ -213,9 +221,9 @@ class Turn:
         was_full = self._ahead > MAX_AHEAD or self._clock() - sent.since > STALLED
         for entries, lines in sent.logged:
             self._ahead -= sum(map(len, lines))
-            self.taker.confirm(entries, lines)
+            self.callbacks.confirm(entries, lines)
         if self.acting and was_full and self._ahead <= MAX_AHEAD:
-            self.taker.begin()
+            self.callbacks.begin()
 
     def _look(self) -> None:
         """Begin or end this gateway's turn, if the batch that just counted says so, and send what is pending."""
@@ -224,7 +232,7 @@ class Turn:
         if holder == self.me and self._next is None and not self.acting:
             self.acting, self._wanting = True, None
             self._begun = self._clock()
-            self.taker.begin()
+            self.callbacks.begin()
         elif holder != self.me:
             self._next = None
         self._flush()
@@ -251,7 +259,7 @@ class Turn:
         lines = [line for _, each in logged for line in each]
         batch = Batch(self.me, self.position.number + 1, holder, self.first_seq(logged), lines)
         self._sent = _Sent(batch, logged, self._clock())
-        self._link.publish(encode_batch(batch))
+        self._transport.publish(encode_batch(batch))
 
     def first_seq(self, logged: Sequence[Logged]) -> int:
         """The sequence of the first line of a batch of *logged*."""
@@ -269,7 +277,7 @@ class Turn:
         if unused or silent:
             self._send((), self.me)
         else:
-            self._link.want(self.me)
+            self._transport.want(self.me)
 
     def _consider(self) -> None:
         """Pass the turn on if another member wants it, and this one had it long enough or does not need it."""
@@ -281,14 +289,14 @@ class Turn:
             self._pass(next(iter(self._wanted)))
         elif not self._timed:
             self._timed = True
-            self._link.later(QUANTUM, self._reconsider)
+            self._transport.later(QUANTUM, self._reconsider)
 
     def _reconsider(self) -> None:
         self._timed = False
         self._consider()
 
     def _pass(self, member: str) -> None:
-        self.taker.hold(None)
+        self.callbacks.hold(None)
         self.acting, self._next = False, member
         if self._sent is None:
             self._flush()

@@ -48,12 +48,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def test_a_gateway_that_stays_behind_is_not_ready(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = node.link.place
+    place = node.transport.place
     stored = StoredStream(1, place + 3, 1000, ())
-    monkeypatch.setattr(node.link, "status", lambda: JetStreamStatus(True, place, 0, "", stored=stored))
+    monkeypatch.setattr(node.transport, "status", lambda: JetStreamStatus(True, place, 0, "", stored=stored))
     node.membership.tick()
     assert node.membership.trouble is None
-    node.link.seconds += 11
+    node.transport.seconds += 11
     node.membership.tick()
     assert node.membership.trouble == "the gateway has been behind the cluster for 11 s, by 0 records"
 
@@ -62,7 +62,7 @@ def test_a_gateway_whose_servers_are_silent_is_not_ready_though_nobody_waits(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = [9.0]
-    monkeypatch.setattr(node.link, "status", lambda: JetStreamStatus(True, 1, 0, "no leader", silence=silence[0]))
+    monkeypatch.setattr(node.transport, "status", lambda: JetStreamStatus(True, 1, 0, "no leader", silence=silence[0]))
     assert node.membership.trouble is None
     silence[0] = 12.4
     assert node.membership.trouble == "the cluster has not answered for 12 s: no leader"

@@ -13,8 +13,9 @@ from pathlib import Path
 from gateway.cluster.batch import decode_batch
 from gateway.cluster.position import Position
 from gateway.cluster.turn import Turn
+from gateway.cluster_transport import Call
 from gateway.jetstream.status import JetStreamStatus
-from gateway.membership import Call, Membership
+from gateway.membership import Membership
 from gateway.storage.layout import first_seqs, paths
 from gateway.storage.segments import Segments
 from tests.properties.house import House
@@ -35,7 +36,7 @@ class Stream:
         return self.first - 1 + sum(len(batch.lines) for batch in batches if position.admit(batch))
 
 
-class MemoryLink:
+class MemoryTransport:
     """A connection to a *stream*; `pump` does what is due."""
 
     def __init__(self, stream: Stream) -> None:
@@ -65,8 +66,8 @@ class MemoryLink:
             return self.take
         if seconds:
             for node in self.stream.nodes:
-                if node.link is not self:
-                    node.link.pump()
+                if node.transport is not self:
+                    node.transport.pump()
         return None
 
     def status(self) -> JetStreamStatus:
@@ -87,7 +88,7 @@ class MemoryLink:
     def tell(self, data: bytes, to: str = "") -> None:
         for node in self.stream.nodes:
             if to in ("", node.turn.me):
-                node.link.on_signal(data)
+                node.transport.on_signal(data)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         def run() -> None:
@@ -119,26 +120,26 @@ class Node:
 
     def open(self) -> None:
         """Start."""
-        self.link = MemoryLink(self.stream)
-        self.membership = Membership(self.data.name, self.link, lambda: self.link.seconds)
+        self.transport = MemoryTransport(self.stream)
+        self.membership = Membership(self.data.name, self.transport, lambda: self.transport.seconds)
         self.turn = self.membership.turn
         self.house = House(self.data, self.membership)
-        self.link.post = self.house.posted.put
+        self.transport.post = self.house.posted.put
 
     def take(self, count: int) -> None:
         """Take at most *count* batches."""
-        for _ in range(min(count, len(self.stream.entries) - self.link.place)):
-            self.link.take()
+        for _ in range(min(count, len(self.stream.entries) - self.transport.place)):
+            self.transport.take()
 
     def catch_up(self) -> None:
         """Take everything, and get the turn."""
         for _ in range(100):
-            self.link.pump()
+            self.transport.pump()
             if self.turn.acting:
                 return
             self.turn.want()
             for node in self.stream.nodes:
-                node.link.pump()
+                node.transport.pump()
         raise AssertionError("the turn is not passed on")
 
     def restart(self) -> None:

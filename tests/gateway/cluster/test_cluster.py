@@ -20,10 +20,10 @@ from websockets.sync.client import connect
 
 from gateway.access.keyfile import KEYS_FILE, KeyFile
 from gateway.cli import app
-from gateway.cluster_link import JetStreamLink
+from gateway.cluster_transport import CannotJoin, JetStreamTransport
 from gateway.commands import cluster_remove
 from gateway.jetstream.connecting import JetStreamSettings
-from gateway.membership import CannotJoin, Membership
+from gateway.membership import Membership
 from gateway.storage.layout import first_seqs, paths
 from gateway.storage.log import Log
 from gateway.storage.segments import Segments
@@ -258,13 +258,13 @@ def join(tmp_path: Path) -> Iterator[Callable[..., Membership]]:
             log.fact("start", {"gateway": name, "version": "1"})
         log.close()
         settings = JetStreamSettings("main", (nats.url,), 1, about=about)
-        joined.append(Membership(name, JetStreamLink(settings)))
+        joined.append(Membership(name, JetStreamTransport(settings)))
         joined[-1].join(tmp_path / name)
         return joined[-1]
 
     yield join
     for membership in joined:
-        membership.link.close()
+        membership.transport.close()
     nats.kill()
 
 
@@ -285,8 +285,8 @@ def test_a_log_that_does_not_fit_the_stream_is_refused(join: Callable[..., Membe
 def test_who_cannot_write_reads_no_more_than_a_bounded_part(join: Callable[..., Membership]) -> None:
     """While a disk is full, what the others accept would fill the memory."""
     member = join("one")
-    link = member.link
-    assert isinstance(link, JetStreamLink)
+    link = member.transport
+    assert isinstance(link, JetStreamTransport)
     link.is_full = lambda: True
     before = link.place
 

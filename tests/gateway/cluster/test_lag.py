@@ -51,7 +51,7 @@ def test_what_was_seen_elsewhere_is_not_told_again(nodes: list[Node], detached: 
     assert not session.has_caught_up
     program.say("lobby", "new")
     one.house.settle(synced=True)
-    other.link.pump()
+    other.transport.pump()
     other.catch_up()
     if detached:  # before the disk has what it lacked
         shown(session)
@@ -76,7 +76,7 @@ def test_nothing_is_written_or_accepted_before_the_stream_has_it(nodes: list[Nod
     bus.acceptance.when_accepted(message, lambda: accepted.append(True))
     assert message.seq
     assert (log.unsynced_bytes, one.lines(), accepted) == (0, before, [])
-    one.link.pump()
+    one.transport.pump()
     one.house.settle(synced=True)
     assert accepted == [True]
     assert b'"hi"' in one.lines()[-1]
@@ -91,14 +91,14 @@ def test_who_lost_its_turn_reads_again_what_it_did_not_take(nodes: list[Node], m
     one, other = nodes
     one.catch_up()
     RestParty(one.house).say("lobby", "in a turn that is over")  # it is not sent yet
-    other.link.pump()
+    other.transport.pump()
     place = other.turn.position
     other.stream.entries.append(encode_batch(Batch(other.turn.me, place.number + 1, other.turn.me, place.next_seq, [])))
-    other.link.pump()
+    other.transport.pump()
     RestParty(other.house).say("lobby", "in the next turn")
-    other.link.pump()
+    other.transport.pump()
     for _ in range(2):
-        one.link.take()
+        one.transport.take()
     assert (one.turn.over, killed) == (True, [signal.SIGTERM])
     one.house.stop()
     one.open()

@@ -52,7 +52,7 @@ def test_members_know_each_other_and_how_far_they_are(nodes: list[Node]) -> None
     there = one.membership.signalling.members()
     assert [each.name for each in there] == ["a", "b"]
     assert [each.name for each in other.membership.signalling.members()] == ["b", "a"]
-    assert there[1].place == other.link.place > 0
+    assert there[1].place == other.transport.place > 0
     assert there[1].next_seq == other.turn.position.next_seq
     other.membership.signalling.leave()
     assert [each.name for each in one.membership.signalling.members()] == ["a"]

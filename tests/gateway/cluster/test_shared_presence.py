@@ -54,7 +54,7 @@ class Pair:
         """Do everything that is due at both."""
         for _ in range(3):
             for node in self.nodes:
-                node.link.pump()
+                node.transport.pump()
                 node.house.posted.drain()
 
     def enter(self, at: int, kind: str, channel: str = "lobby") -> Any:
@@ -152,11 +152,11 @@ def test_what_arbors_authors_announce_is_shown_at_other_gateways(pair: Pair) -> 
     sprout = other.house.adapters["sprout"]
     bad = one.membership.signalling.bad
     for words in (b"", b"no node", b"x" * 5_000, sprout.parts.nodes.entry_line(None) or b"a b"):
-        one.link.on_signal(encode_signal(AdapterSignal(other.turn.me, "sprout", words)))
+        one.transport.on_signal(encode_signal(AdapterSignal(other.turn.me, "sprout", words)))
     forged = b"%b %b" % (forest.node_id(last).encode(), base64url.encode(first))
-    one.link.on_signal(encode_signal(AdapterSignal(other.turn.me, "sprout", forged)))
-    one.link.on_signal(encode_signal(AdapterSignal(other.turn.me, "rest", b"")))
-    one.link.on_signal(encode_signal(AdapterSignal(other.turn.me, "topic_relay", b"")))
+    one.transport.on_signal(encode_signal(AdapterSignal(other.turn.me, "sprout", forged)))
+    one.transport.on_signal(encode_signal(AdapterSignal(other.turn.me, "rest", b"")))
+    one.transport.on_signal(encode_signal(AdapterSignal(other.turn.me, "topic_relay", b"")))
     assert one.membership.signalling.bad == bad + 7
 
 
@@ -195,7 +195,7 @@ def test_streamr_clients_exchange_group_keys_over_gateways(pair: Pair) -> None:
     signed[1][4] = reader.address
     plain = stranger.message("lobby", {"plain": 1}, NOW)
     for value in (signed, plain, [], [32]):
-        pair.nodes[0].link.on_signal(encode_signal(AdapterSignal(me, "streamr", json.dumps(value).encode())))
+        pair.nodes[0].transport.on_signal(encode_signal(AdapterSignal(me, "streamr", json.dumps(value).encode())))
     assert pair.nodes[0].membership.signalling.bad == bad + 4
     heard = pair.heard(writes)
     assert (heard.count(b"rotated"), heard.count(b"forged")) == (1, 0)
@@ -274,7 +274,7 @@ def test_the_answer_says_how_many_connections_got_a_direct_message(pair: Pair, m
     signalling._verbs.pop(DirectSignal)
     answers = direct(pair, 0, relay.number)
     assert answers == []
-    pair.nodes[0].link.seconds += WAIT
+    pair.nodes[0].transport.seconds += WAIT
     pair.nodes[0].membership.signalling.beat()
     assert answers == [None], "nobody knows"
 
@@ -282,7 +282,7 @@ def test_the_answer_says_how_many_connections_got_a_direct_message(pair: Pair, m
 def test_a_gateway_that_is_silent_or_leaves_takes_its_peers_along(pair: Pair) -> None:
     relay = pair.enter(1, "topic_relay")
     assert pair.numbers(0) == [relay.number]
-    pair.nodes[0].link.seconds += SILENT + 1
+    pair.nodes[0].transport.seconds += SILENT + 1
     pair.nodes[0].membership.signalling.beat()
     pair.settle()
     assert pair.numbers(0) == []
@@ -300,7 +300,7 @@ def test_who_lacks_a_change_asks_for_all(pair: Pair, monkeypatch: pytest.MonkeyP
     pair.settle()
     assert pair.numbers(0, "hall") == [*range(MAX_ROWS + 3)]
     with monkeypatch.context() as deaf:
-        deaf.setattr(pair.nodes[0].link, "on_signal", lambda _data: None)
+        deaf.setattr(pair.nodes[0].transport, "on_signal", lambda _data: None)
         first = pair.enter(1, "topic_relay")
         pair.nodes[1].house.gateway.bus.presence.announce_absent("hall", Peer(0, "streamr", "0"))
         pair.settle()
@@ -393,7 +393,7 @@ def test_forged_and_broken_signals_change_nothing(pair: Pair) -> None:
         DirectSignal(member, 1, relay.number, b"\xff"),
     ]
     for signal in forged:
-        one.link.on_signal(encode_signal(signal))
+        one.transport.on_signal(encode_signal(signal))
     for data in (
         b'{"signal":"changes","member":"%b","number":2,"joined":[["lobby",-1,"x"]]}' % member.encode(),
         b'{"signal":"changes","member":"%b","number":2,"joined":[%b]}'
@@ -401,11 +401,11 @@ def test_forged_and_broken_signals_change_nothing(pair: Pair) -> None:
         b'{"signal":"snapshot","member":"%b"}' % member.encode(),
         b'{"signal":"direct","member":"%b","id":1,"number":1,"line":5}' % member.encode(),
     ):
-        one.link.on_signal(data)
+        one.transport.on_signal(data)
     pair.settle()
     assert pair.numbers(0) == [relay.number]
     assert one.membership.signalling.ignored == before + 6
-    one.link.on_signal(encode_signal(PresenceChanges(member, 2, joined=[PeerRow("no\nname", 9, "streamr")])))
+    one.transport.on_signal(encode_signal(PresenceChanges(member, 2, joined=[PeerRow("no\nname", 9, "streamr")])))
     assert pair.numbers(0) == [relay.number]
     assert one.membership.signalling.ignored == before + 7
 

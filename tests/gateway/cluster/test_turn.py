@@ -52,7 +52,7 @@ class World:
 
 
 class Toy:
-    """A gateway that logs facts when it may: the taker of its turn, and its link."""
+    """A gateway that logs facts when it may: the callbacks of its turn, and its transport."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -65,7 +65,7 @@ class Toy:
         self.is_lost = self.is_removed = self.is_torn = False
         self.turn = Turn(f"{name}@{world.lives}", self, self, lambda: world.now)
 
-    # The taker
+    # The callbacks
 
     def take(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
         assert entries[0].seq == self.next_seq
@@ -92,7 +92,7 @@ class Toy:
     def torn(self) -> None:
         self.is_torn = True
 
-    # The link
+    # The transport
 
     def publish(self, data: bytes) -> None:
         self.world.publish(data)

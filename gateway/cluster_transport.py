@@ -4,41 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from hashlib import blake2b
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from zlib_ng.zlib_ng import crc32
 
-from gateway.access.secretfile import read_secret
-from gateway.access.shared import SharedKeys
-from gateway.access.shared_grants import SharedGrants
-from gateway.cluster.agreement import FILES, stated
 from gateway.cluster.signals import MAX_SIGNAL, TurnRequest, encode_signal
-
-from .dotted_values import dotted_values
-from .membership import TICK, Call, CannotJoin, Membership
+from gateway.cluster.turn import Turn, TurnTransport
+from gateway.core.errors import OperatorError
 
 if TYPE_CHECKING:
-    from gateway.access.manager import AccessManager
-    from gateway.cluster.turn import Turn
+    from gateway.access.shared import SharedKeys
+    from gateway.access.shared_grants import SharedGrants
     from gateway.jetstream.connecting import JetStreamSettings
     from gateway.jetstream.reader import StreamEntry
     from gateway.jetstream.status import JetStreamStatus
 
-    from .runtime import Gateway
-
-# The settings that all members have to have in common, beside those that adapters name (`Adapter.agreed`).
-AGREED: Final = (
-    *("channels.create", "channels.limit", "channels.names", "channels.pins", "limits.rates", "limits.subscriptions"),
-    *(f"limits.{who}.{what}" for who in ("address", "peer", "channel", "bytes") for what in ("rate", "burst")),
-)
+TICK: Final = 0.1  # seconds
 MAX_UNHEARD: Final = 32 << 20  # bytes of signals that wait for the gateway; beyond it they are lost
 
+Call = Callable[[], object]
 
-class JetStreamLink:
-    """The stream that *settings* name; see `gateway.membership.StreamLink`."""
+
+class CannotJoin(OperatorError):
+    """The gateway cannot be a member of the cluster; the text says why, and what to do about it."""
+
+
+class ClusterTransport(TurnTransport, Protocol):
+    """A connection to the stream, which gives the gateway calls to run on its loop."""
+
+    on_call: Callable[[], None]  # told, in any thread, that there is something to `receive`
+    on_signal: Callable[[bytes], None]  # called, as one of the calls, with what others tell
+    is_full: Callable[[], bool]  # asked whether so much waits for the disk that no more is to be read
+    place: int  # of what was given to the turn last, in the stream
+    digest: int | None  # of that; None if it is not known
+    lost: int  # signals that came too fast
+
+    def open(self, turn: Turn, place: int) -> None:
+        """Give *turn* all that is in the stream behind *place*."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the turn was given all that was in the stream when it was opened."""
+
+    def receive(self, seconds: float) -> Call | None:
+        """The next call; None if there is none for so many *seconds*. It may raise `CannotJoin`."""
+
+    def tell(self, data: bytes, to: str = "") -> None:
+        """Tell *data* to all others, or to the member *to*; it may be lost."""
+
+    def status(self) -> JetStreamStatus:
+        """How it is doing."""
+
+    @property
+    def refused(self) -> int:
+        """How many values that members share could not be read."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+class JetStreamTransport:
+    """The stream that *settings* name; see `ClusterTransport`."""
 
     def __init__(self, settings: JetStreamSettings) -> None:
         self.on_call: Callable[[], None] = lambda: None
@@ -168,48 +195,3 @@ class JetStreamLink:
 
 def _raise(error: Exception) -> None:
     raise error
-
-
-def membership_of(gateway: Gateway) -> Membership | None:
-    """The part of *gateway* in its cluster; None if it runs alone."""
-    cluster, home = gateway.settings.cluster, gateway.home
-    if not cluster.url:
-        return None
-    from gateway.jetstream.connecting import JetStreamSettings  # nats-py is an extra
-
-    keys = _keyed(home.secret, b"cluster")
-    protocols = "+".join(sorted(adapter.name for adapter in gateway.adapters))
-    about = f"gateway {home.gateway_id}, keys {keys}, protocols {protocols}"
-    settings = JetStreamSettings(
-        cluster.name, cluster.url, cluster.replicas, cluster.authorities, cluster.credentials, about
-    )
-    link = JetStreamLink(settings)
-    _share_access(gateway.access_manager, gateway.settings.data / "keys", link)
-    return Membership(cluster.gateway, link, lease=cluster.lease_seconds, terms=partial(terms_of, gateway))
-
-
-def terms_of(gateway: Gateway) -> dict[str, str]:
-    """What *gateway* has to have in common with other members: settings, and digests of secrets, by their names."""
-    settings, home = gateway.settings, gateway.home
-    values = dict(dotted_values(settings))
-    terms = {name: stated(values[name]) for name in AGREED}
-    terms["enabled protocols"] = stated(sorted(adapter.name for adapter in gateway.adapters))
-    for adapter in gateway.adapters:
-        chosen = settings.section(type(adapter)).model_dump(mode="json", include=set(adapter.agreed))
-        terms |= {f"{adapter.name}.{name}": stated(value) for name, value in chosen.items()}
-        for name in adapter.agreed_secrets:
-            path = home.secrets / name
-            terms[FILES + name] = _keyed(home.secret, read_secret(path)) if path.exists() else ""
-    return terms
-
-
-def _keyed(secret: bytes, data: bytes) -> str:
-    return blake2b(data, key=secret, digest_size=8).hexdigest()
-
-
-def _share_access(manager: AccessManager, secrets: Path, link: JetStreamLink) -> None:
-    """Share the API keys in the folder *secrets*, and the grants."""
-    keys = SharedKeys(secrets, partial(link.put_value, "keys"), manager.reload_keys)
-    grants = SharedGrants(secrets, manager.grants, partial(link.put_value, "grants"), manager.access.set_grants)
-    link.shared = {"keys": keys, "grants": grants}
-    manager.on_reloaded, manager.set_grants = keys.merge, grants.configure
