@@ -29,7 +29,7 @@ from gateway.http.callers import admit_request
 from gateway.http.cors import Cors
 from gateway.http.persistent import PersistentConnections
 from gateway.http.problems import problem_of, problem_of_status, problem_response
-from gateway.http.unrouted import answer_http_exception
+from gateway.http.unrouted import UNROUTED, answer_http_exception, refuse_websocket
 from gateway.http.websocket.messages import PATH
 from gateway.http.websocket.session import WebSocketService
 from gateway.shells import fast, serve
@@ -99,6 +99,7 @@ def _add_routes(app: FastAPI, gateway: Gateway, courier: Courier) -> None:
         help_routes.router(),
     ):
         app.routes.extend(router.routes)
+    app.add_api_websocket_route("/{path:path}", refuse_websocket, name=UNROUTED)
     app.add_exception_handler(HTTPException, answer_http_exception)
 
 

@@ -19,6 +19,10 @@ def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
         raise typer.BadParameter(f"{folder} is not a directory", param_hint="--grove")
     with open_offline(settings, adapters) as here:
         report = grove.import_grove(_adapter(here), folder, here.wait_until_idle)
+    if report == grove.GroveReport():
+        raise CommandError(
+            f"there are no nodes in {folder}: the files of a grove have names that begin with {grove.PREFIX}"
+        )
     unkept = f", {len(report.unkept)} not kept" if report.unkept else ""
     typer.echo(f"{report.done} nodes imported, {report.known} known already{unkept}, faults: {len(report.flaws)}")
     for name, reason in report.unkept:

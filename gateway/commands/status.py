@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from gateway.client import Forbidden, TrellisClient, Unauthorized, Unavailable
+from gateway.client import Forbidden, Refused, TrellisClient, Unauthorized, Unavailable
 
 from .common import AsJson, fields, paint, show
 from .remote import DEFAULT_URL, Key, Remote, Url
@@ -42,8 +42,13 @@ async def gather(client: TrellisClient) -> dict[str, Any]:
         found["protocols"] = [{"title": row["title"], "versions": row["versions"]} for row in protocols]
         found["statistics"] = await client.get("/v1/stats")
     except (Unauthorized, Forbidden) as error:
-        found |= {"statistics": None, "refused": error.detail}
+        found |= {"statistics": None, "refused": _advice(error)}
     return found
+
+
+def _advice(error: Refused) -> str:
+    """Return why the gateway refuses, and what to do: its own advice is complete for a key that lacks the right."""
+    return f"{error.detail}; give a key with --key or TRELLIS_KEY" if isinstance(error, Unauthorized) else error.detail
 
 
 async def _readiness(client: TrellisClient) -> tuple[bool, str]:
@@ -61,7 +66,7 @@ def screen(url: str, found: dict[str, Any]) -> str:
     if "protocols" in found:
         rows["protocols"] = ", ".join(map(_title, found["protocols"]))
     if (stats := found["statistics"]) is None:
-        rows["more"] = f"{found['refused']}; give a key with --key or TRELLIS_KEY"
+        rows["more"] = found["refused"]
     else:
         rows |= statistics_rows(stats)
     return f"{head}\n{fields(rows)}"

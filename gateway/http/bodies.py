@@ -16,6 +16,7 @@ from time import perf_counter
 import anyio
 from anyio.lowlevel import RunVar
 from fastapi import Request
+from starlette.requests import HTTPConnection
 
 from gateway.core.errors import RequestError
 from gateway.core.networks import network
@@ -134,7 +135,7 @@ def turn_queue() -> TurnQueue:
     return found
 
 
-def network_of(request: Request) -> str:
+def network_of(request: HTTPConnection) -> str:
     """Return the network that *request* comes from."""
     client = request.scope.get("client")
     return network(client[0]) if client else ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from fastapi import Request, Response
+from starlette.requests import HTTPConnection
 
 from gateway.access.auth import KEY_PREFIX, bearer_token, key_identity
 from gateway.core.channels import CREATION_COST, valid_name
@@ -158,7 +159,7 @@ def check_possible(gateway: Gateway, channel: str) -> None:
         raise UnknownChannel(channel)
 
 
-def admit_request(gateway: Gateway, request: Request) -> str:
+def admit_request(gateway: Gateway, request: HTTPConnection) -> str:
     """Check the origin, the host and the rate of *request*, and return the network that it comes from.
 
     Every request is charged to its network here. Raises `Problem` 403, or `Throttled`.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from functools import partial
 from inspect import cleandoc
 from types import MappingProxyType
@@ -15,8 +16,10 @@ from starlette.types import Receive, Scope, Send
 
 from . import schemas, views
 from .problems import MEDIA_TYPE as PROBLEM_TYPE
-from .problems import Handler, handle_errors
+from .problems import Handler, Problem, handle_errors, shortened
+from .unrouted import UNROUTED
 
+STRICT = "/v1/"  # below it, a parameter that the route does not have is refused
 TAGS = {"/v1/webhooks": "webhooks", "/v1/": "REST", "": "operations"}  # by the beginning of a path
 MAX_INTEGER = 1 << 62  # the highest sequence or number that a request may name
 
@@ -51,8 +54,34 @@ class ProblemRoute(APIRoute):
     """A route that answers every error with a problem, and counts it."""
 
     def get_route_handler(self) -> Handler:
-        """Return FastAPI's own handler, with its errors translated."""
-        return partial(handle_errors, super().get_route_handler())
+        """Return FastAPI's own handler, with its errors translated, and unknown parameters refused below /v1/."""
+        handler = super().get_route_handler()
+        if not self.path.startswith(STRICT) or self.name == UNROUTED:
+            return partial(handle_errors, handler)
+        known = tuple(field.alias for field in self.dependant.query_params)
+
+        async def strict(request: Request) -> Response:
+            refuse_unknown(request.query_params, known)
+            return await handler(request)
+
+        return partial(handle_errors, strict)
+
+
+def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:
+    """Raise `Problem` for a parameter that is not *known*: without it, the answer would be to another question.
+
+    One that begins with `_` is ignored: JavaScript libraries add it so that no cache answers.
+    """
+    for name in given:
+        if name in known or name.startswith("_"):
+            continue
+        if near := get_close_matches(name, known, 1):
+            advice = f"did you mean {near[0]!r}?"
+        elif name == "key":
+            advice = "send the key as `Authorization: Bearer KEY`"
+        else:
+            advice = f"there are {', '.join(known)}" if known else "this request has none"
+        raise Problem("invalid-parameter", f"there is no parameter {shortened(name)} here; {advice}")
 
 
 class RawRoute(ProblemRoute):

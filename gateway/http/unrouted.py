@@ -1,16 +1,19 @@
-"""Refuses requests that no route takes: unknown paths, wrong methods, and plain HTTP where a WebSocket is expected."""
+"""Refuses requests that no route takes: unknown paths, wrong methods, HTTP or a WebSocket where it is the other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fastapi import Request, Response
+from fastapi import Request, Response, WebSocket
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
 
+from gateway.core.errors import RequestError
 from gateway.core.message import REST
 
-from .problems import Problem, problem_of_status, problem_response, shortened
+from .bodies import network_of
+from .callers import admit_request
+from .problems import Problem, problem_of, problem_of_status, problem_response, shortened
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 UNROUTED = "unrouted"  # the name of routes that take what no other route does
@@ -37,6 +40,27 @@ def unrouted(request: Request) -> Problem:
         return Problem("upgrade-required", f"{path} is a WebSocket; connect with a WebSocket client", headers)
     advice = "leave out the slash at the end" if without_slash else "GET /docs lists all paths"
     return Problem("not-found", f"there is nothing at {path}; {advice}")
+
+
+async def refuse_websocket(websocket: WebSocket) -> None:
+    """Answer the handshake of a WebSocket at a path that has none, with a problem in the body."""
+    gateway = websocket.app.state.gateway
+    try:
+        admit_request(gateway, websocket)
+        problem = _no_websocket(websocket)
+    except RequestError as error:
+        problem = problem_of(error)
+    gateway.metrics.refused(
+        REST, str(problem.status), path=websocket.url.path, network=network_of(websocket), why=problem.detail
+    )
+    await websocket.send_denial_response(problem_response(problem))
+
+
+def _no_websocket(websocket: WebSocket) -> Problem:
+    routes = _flatten(websocket.app.routes)
+    paths = [each.path for each in routes if isinstance(each, WebSocketRoute) and each.name != UNROUTED]
+    path = shortened(websocket.url.path)
+    return Problem("not-found", f"there is no WebSocket at {path}; connect to one of {', '.join(sorted(paths))}")
 
 
 def _takes(route: BaseRoute, path: str) -> bool:

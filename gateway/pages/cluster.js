@@ -1,4 +1,5 @@
-/** The cluster as this gateway sees it: its members, whose turn it is, and the servers that keep the stream. */
+/** The cluster as this gateway sees it: its members, whose turn it is, who holds which link, and the servers that keep
+ * the stream. */
 
 import { h, setText, toggle } from "./dom.js";
 import { ago, bytes, duration, number } from "./format.js";
@@ -23,12 +24,22 @@ export function show(place, _parts, signal) {
       { title: "Gateway", cell: (/** @type {any} */ row) => row.name },
       { title: "Accepts", cell: (row) => (row.accepts ? "yes" : "no") },
       { title: "Sequence", cell: (row) => number(row.sequence), numeric: true },
-      { title: "Position", cell: (row) => number(row.position), numeric: true },
-      { title: "Heard", cell: (row) => `${number(row.heardSeconds)} s ago` },
-      { title: "Started", cell: (row) => ago(row.started) },
-      { title: "Version", cell: (row) => row.version },
+      { title: "Position", cell: (row) => number(row.position), numeric: true, minor: true },
+      { title: "Heard", cell: (row) => `${number(row.heardSeconds)} s ago`, minor: true },
+      { title: "Started", cell: (row) => ago(row.started), minor: true },
+      { title: "Version", cell: (row) => row.version, minor: true },
+      { title: "Differs in", cell: (row) => row.differs.join(", ") || "nothing" },
     ],
     (row) => row.name,
+  );
+  const links = table(
+    "Links",
+    [
+      { title: "Link", cell: (/** @type {any} */ row) => row.link },
+      { title: "Held by", cell: (row) => row.holder },
+    ],
+    (row) => row.link,
+    "This gateway has no links to elsewhere.",
   );
   const replicas = table(
     "NATS servers",
@@ -42,7 +53,12 @@ export function show(place, _parts, signal) {
     "One server keeps the stream, or none has answered yet.",
   );
   const facts = h("dl", { class: "facts" });
-  const all = [state, section("Gateways", members.element), section("Stream", facts, replicas.element)];
+  const all = [
+    state,
+    section("Gateways", members.element),
+    section("Links", links.element),
+    section("Stream", facts, replicas.element),
+  ];
   for (const each of all) toggle(each, false);
   place.append(
     heading("Cluster", "Several gateways that are one service, as this one sees them."),
@@ -61,6 +77,7 @@ export function show(place, _parts, signal) {
     if (cluster === null) return;
     setText(state, sentence(cluster));
     members.update(cluster.members);
+    links.update(cluster.links);
     replicas.update(cluster.stream.replicas);
     facts.replaceChildren(...describe(cluster));
   }, signal);

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -53,15 +57,26 @@ def write_report(warehouse: Path) -> None:
 
 
 def test_the_page_of_a_cluster_names_members_and_servers(visitors: Visitors, tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
+    cluster, config = Cluster(tmp_path), tmp_path / "two.toml"
+    links = {"TRELLIS_TOPIC_RELAY__PEERS": '[{"url": "ws://127.0.0.1:9/relay", "channels": ["*"]}]'}
     try:
-        one = cluster.start("one")
+        one = cluster.start("one", env=links)
+        config.write_text("")
+        shutil.copytree(tmp_path / "one" / "keys", tmp_path / "two" / "keys")
+        env = cluster.environment("two") | links
+        two = cluster.gateways["two"] = Server(tmp_path / "two", "--config", str(config), env=env)
+        config.write_text("[limits]\nsubscriptions = 9")
+        os.kill(two.pid, signal.SIGHUP)
 
         async def scenario() -> None:
             async with visitors.visit(f"http://{one.http}/console/#/cluster") as shown:
                 main = shown.locator("main")
                 await expect(main).to_contain_text("Gateway one takes part in the cluster main.")
-                await expect(main.locator("tbody").first).to_contain_text("one")
+                members = shown.get_by_role("group", name="Gateways").locator("tbody tr")
+                await expect(members.nth(0)).to_contain_text(re.compile("one.*nothing"))
+                await expect(members.nth(1)).to_contain_text(re.compile("two.*limits.subscriptions"))
+                links = shown.get_by_role("group", name="Links").locator("tbody tr")
+                await expect(links).to_have_text("topic_relay ws://127.0.0.1:9/relayone")
                 await expect(main).to_contain_text(f"connected to 127.0.0.1:{cluster.nats.port}")
                 await inspect(shown, "cluster")
 

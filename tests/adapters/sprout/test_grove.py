@@ -143,6 +143,12 @@ def test_the_command_reports_nodes_that_are_not_kept(alice: Any, tmp_path: Path)
     assert f"{direct.split(' ')[0]}: a direct message is never stored" in output
 
 
+def test_a_folder_without_nodes_is_no_grove(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no node")
+    code, output = trellis("import", "--grove", str(tmp_path), "--data", str(tmp_path / "data"))
+    assert (code, f"there are no nodes in {tmp_path}" in output, "SHA512_" in output) == (1, True, True)
+
+
 def test_a_file_that_is_there_is_never_overwritten(place: Any, grove: Path, tmp_path: Path) -> None:
     import_grove(place.adapter, grove, place.settle)
     name = next(iter(files(grove)))

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
+from gateway.access.keyfile import KeyFile
 from gateway.cli import app
 from gateway.commands import bench_load, top
 from gateway.commands.common import CommandError
@@ -61,6 +63,24 @@ def test_status_is_one_screen(run: Run, server: Server) -> None:
     assert found["links"] == "0 of 1 connected; `trellis links` lists them"
     shown = json.loads(run("status", "--json").stdout)
     assert (shown["ready"], shown["statistics"]["channelCount"]) == (True, 1)
+
+
+def test_status_tells_which_right_a_key_lacks(tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys" / "api-keys.json")
+    narrow = file.add("narrow", ("publish:lobby",))
+    with Server(tmp_path) as server:
+
+        def more(**environment: str) -> str:
+            done = CliRunner().invoke(
+                app, ["status"], env={"TRELLIS_URL": server.http, "TRELLIS_KEY": None, **environment}
+            )
+            (row,) = (row for row in done.stdout.splitlines() if row.startswith("more "))
+            return row
+
+        lacking = more(TRELLIS_KEY=narrow)
+        assert "use a key with the right `history:*`" in lacking
+        assert "TRELLIS_KEY" not in lacking
+        assert more().endswith("give a key with --key or TRELLIS_KEY")
 
 
 def test_links_tell_why_they_are_down(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
