@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -15,7 +16,13 @@ def rows(warehouse: str, name: str) -> Any:
     """The rows of a table in an order of their own, without the time at which they were verified."""
     frame = DeltaTable(f"{warehouse}/{name}", storage_options=STORE).to_pandas()
     frame = frame.drop(columns=["checked_at"], errors="ignore")
-    return frame.iloc[frame.astype(str).agg("|".join, axis=1).argsort()].reset_index(drop=True)
+    keys = [json.dumps(row, default=plain) for row in frame.itertuples(index=False, name=None)]
+    return frame.iloc[sorted(range(len(keys)), key=keys.__getitem__)].reset_index(drop=True)
+
+
+def plain(value: Any) -> Any:
+    """*value* as JSON has it: arrays as lists, all of their items; bytes, times and decimals as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 for name in sys.argv[3:]:
