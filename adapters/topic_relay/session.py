@@ -158,7 +158,7 @@ class TopicRelaySession(Session):
         if packet.dst is None:
             raise NoDestination
         channel = self.authorized_channel("direct", packet.topic)
-        self.bus.send_direct(to_bus_message(packet, channel, self.who), packet.dst, lambda _receivers: None)
+        self.bus.send_direct(to_bus_message(packet, channel, self.who), packet.dst)
 
     def info(self, packet: Packet) -> None:
         """Info: an echo with the subscribers and the names of the channel in other protocols."""

@@ -21,6 +21,10 @@ FIRST_DIRECT_NUMBER = 1 << 43  # in ids of direct messages, in place of a sequen
 Answer = Callable[[int | None], None]  # told how many connections got a message; None if that is not known
 
 
+def ignore(_receivers: int | None) -> None:
+    """The answer of a protocol that tells a sender nothing."""
+
+
 def first_direct_number(block: int) -> int:
     """Where a member of a cluster begins, whose block of peer numbers begins at *block*: no other one has its ids.
 
@@ -69,24 +73,20 @@ class DirectDelivery:
         for id in message.ids:
             if (known := self._ids.get(id)) is not None:
                 return known[1]
-        receivers = [s for s in self._numbers.get(number, ()) if message.channel in s.channels]
-        if receivers:  # a form may contain its receiver
-            message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer
-        if unfit := [s for s in receivers if not s.fits(message)]:
-            receivers = [s for s in receivers if s not in unfit]
-            message.undelivered = tuple({s.protocol: None for s in unfit})
-            self._counters.undeliverable(message)
+        receivers = self._receivers(message, number)
         if not receivers:
             return 0
         self._stamp(message)
-        self._remember(message, len(receivers))
-        self._presence.tell_arrival(message.channel, message.sender.number)
+        if message.ids:
+            self._remember(message, len(receivers))
+        if self._presence.has_notices:
+            self._presence.tell_arrival(message.channel, message.sender.number)
         for session in receivers:
             session.deliver(message)
         self._counters.direct(message, len(receivers))
         return len(receivers)
 
-    def send(self, message: Message, number: int, answer: Answer) -> None:
+    def send(self, message: Message, number: int, answer: Answer = ignore) -> None:
         """`deliver` *message* here and, in a cluster, at other gateways; then call *answer*, in most cases at once."""
         receivers = self.deliver(message, number)
         if self.elsewhere is None:
@@ -105,6 +105,24 @@ class DirectDelivery:
     def tick(self, now: int) -> None:
         """Forget the ids that expired before *now* (ms)."""
         self._ids.drop_while(lambda known: known[0] < now)
+
+    def _receivers(self, message: Message, number: int) -> list[Member]:
+        """The connections in the channel of the peer with *number* that can carry *message*; note which cannot."""
+        receivers: list[Member] = []
+        unfit: dict[str, None] = {}  # protocols
+        for session in self._numbers.get(number, ()):
+            if message.channel not in session.channels:
+                continue
+            if message.target is None:  # a form may contain its receiver
+                message.target = session.who if session.who.number == number else session.peer
+            if session.fits(message):
+                receivers.append(session)
+            else:
+                unfit[session.protocol] = None
+        if unfit:
+            message.undelivered = tuple(unfit)
+            self._counters.undeliverable(message)
+        return receivers
 
     def _stamp(self, message: Message) -> None:
         self._stamper.stamp_direct(message, next(self.next_id), self._now())
