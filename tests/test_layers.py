@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import sqlite3
 import sys
@@ -34,7 +35,7 @@ MAY = {
     "gateway.clients": {"gateway.client"},
     "gateway.backup": STORAGE,
     "gateway.cluster": STORAGE,
-    "gateway.jetstream": set[str](),
+    "gateway.jetstream": {"gateway.core.errors"},
     "gateway.reconciliation": STORAGE,
 }
 SYNCHRONOUS = (
@@ -102,6 +103,9 @@ CIRCLES: list[list[str]] = []
 
 # Class names that stand for two things; none is added. `gateway.http.websocket.messages` has those of its wire format.
 NAMED_TWICE = {"Presence", "Subscribe", "Unsubscribe"}
+
+ERROR_FAMILIES = {"RequestError", "ProtocolError", "OperatorError", "InvalidData"}  # of `gateway.core.errors`
+OTHER_ERRORS = {"AddressRefused", "CompactionStopped"}  # docs/design.md says why each is outside
 
 
 @cache
@@ -357,6 +361,34 @@ def test_a_class_name_stands_for_one_thing() -> None:
             for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
                 found[name] = found.get(name, 0) + 1
     assert {name for name, count in found.items() if count > 1} == NAMED_TWICE
+
+
+def bases_of_classes() -> dict[str, list[str]]:
+    """The names of the bases of each class, by its name, but for those of the clients."""
+    found: dict[str, list[str]] = {}
+    for path in [*modules("gateway"), *modules("adapters"), *modules("pipeline")]:
+        if not within(name_of(path), "gateway.client", "gateway.clients"):
+            for node in nodes(path):
+                if isinstance(node, ast.ClassDef):
+                    found[node.name] = [ast.unparse(base) for base in node.bases]
+    return found
+
+
+def test_errors_belong_to_four_families() -> None:
+    bases = bases_of_classes()
+
+    def ancestors(name: str) -> set[str]:
+        return {name}.union(*map(ancestors, bases.get(name, ())))
+
+    errors = {name for name in bases if any(is_error(each) for each in ancestors(name))}
+    design = (ROOT / "docs/design.md").read_text()
+    assert all(f"`{name}`" in design for name in ERROR_FAMILIES | OTHER_ERRORS)
+    assert {name for name in errors if not ancestors(name) & ERROR_FAMILIES} == OTHER_ERRORS
+
+
+def is_error(name: str) -> bool:
+    kind = getattr(builtins, name, None)
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def circles() -> list[list[str]]:

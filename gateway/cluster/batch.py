@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from zlib_ng.zlib_ng import crc32
 
+from gateway.core.errors import InvalidData
 from gateway.storage.record import BadRecord, Entry, decode_untrusted
 
 MAX_BATCH: Final = (8 << 20) - (64 << 10)  # bytes: what a server with a `max_payload` of 8 MiB takes, with its headers
@@ -26,7 +27,7 @@ _HEADER: Final = re.compile(
 )
 
 
-class BadBatch(ValueError):
+class BadBatch(InvalidData):
     """The bytes are not a batch; the text says why. Every gateway ignores them."""
 
 

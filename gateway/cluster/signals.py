@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.core.errors import InvalidData
 from gateway.storage.record_schema import MAX_NUMBER, MAX_SEQ
 
 MAX_SIGNAL: Final = 6 << 20  # bytes: a direct message with a content and a wire form of 1 MiB each, in base64
@@ -27,7 +28,7 @@ Seq = Annotated[int, Meta(ge=0, le=MAX_SEQ)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
-class BadSignal(ValueError):
+class BadSignal(InvalidData):
     """The bytes are not a signal; the text says why."""
 
 

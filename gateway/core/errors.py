@@ -1,8 +1,9 @@
-"""Two families of errors that a peer can cause, and one for operators; everything else is a bug.
+"""Two families of errors that a peer can cause, one for operators, and one for stored bytes; all others are bugs.
 
 A `RequestError` refuses one request: it is answered with the protocol's own error, and the connection stays open. A
 `ProtocolError` means that the framing is lost: a last answer is queued, then the connection ends. Attributes carry what
-the wire needs; adapters turn them into their own form. An `OperatorError` ends a command.
+the wire needs; adapters turn them into their own form. An `OperatorError` ends a command, or says why the gateway
+stops. `InvalidData` is raised where bytes of the disk or of a cluster are decoded; the caller skips and reports them.
 """
 
 from __future__ import annotations
@@ -89,3 +90,7 @@ class ProtocolError(Exception):
 
 class OperatorError(Exception):
     """An operator can correct this; the text says what is wrong and, where it is not obvious, what to do about it."""
+
+
+class InvalidData(ValueError):
+    """Bytes that no peer sent, from a file or from a cluster, are not what they should be; the text says why."""

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 
+from gateway.core.errors import OperatorError
+
 from .credentials import BadCredentials, read_credentials
 
 
-class UnfitStream(Exception):
+class UnfitStream(OperatorError):
     """The stream, or the server, is not what a member needs; the text says why."""
 
 

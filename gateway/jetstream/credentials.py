@@ -14,13 +14,15 @@ from typing import Any, Final, NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from gateway.core.errors import OperatorError
+
 SEED_PREFIX: Final = 18 << 3  # `S`
 USER_PREFIX: Final = 20 << 3  # `U`
 SEED: Final = re.compile(r"(?m)^SU[A-Z2-7]{56}\s*$")
 TOKEN: Final = re.compile(r"-BEGIN NATS USER JWT-+\s+(\S+)\s")
 
 
-class BadCredentials(ValueError):
+class BadCredentials(OperatorError):
     """A file holds no credentials; the text says why."""
 
 

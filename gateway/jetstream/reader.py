@@ -23,6 +23,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.manager import JetStreamManager
 from zlib_ng.zlib_ng import crc32
 
+from gateway.core.errors import OperatorError
+
 PORTION = 256  # messages asked for at once
 PORTION_BYTES = 32 << 20  # of a portion; more than the longest message
 MAX_UNTAKEN = 2 * PORTION  # messages read and not yet taken, beyond which nothing is asked for
@@ -45,7 +47,7 @@ class StreamEntry(NamedTuple):
     data: bytes
 
 
-class StreamGap(Exception):
+class StreamGap(OperatorError):
     """The stream lacks what comes next: it has removed it, or was lost. Reading on would leave something out."""
 
 

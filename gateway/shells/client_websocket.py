@@ -46,7 +46,8 @@ class ClientWebSocketWire:
         """Return one message; in a binary one, bytes that are not UTF-8 are replaced by U+FFFD."""
         while True:
             self._take_events()
-            await self._flush()
+            if not await self._flush():
+                return None
             if self._messages:
                 return self._messages.popleft()
             if self._protocol.state is not OPEN:
@@ -54,14 +55,14 @@ class ClientWebSocketWire:
             with suppress(anyio.EndOfStream):
                 await self._read()
 
-    async def send(self, data: list[bytes], /) -> None:
-        """Send a text message for each frame."""
+    async def send(self, data: list[bytes], /) -> bool:
+        """Send a text message for each frame; False if the server reads nothing for too long."""
         try:
             for frame in data:
                 self._protocol.send_text(payload(frame))
         except InvalidState as error:  # the server is closing the connection
             raise anyio.ClosedResourceError from error
-        await self._flush()
+        return await self._flush()
 
     async def close(self, code: int, reason: str) -> None:
         """Send a close frame, and wait until the server closes the connection; what it says meanwhile is discarded."""
@@ -101,10 +102,10 @@ class ClientWebSocketWire:
             self._messages.append(self._unfinished.decode(errors="replace").encode())
             self._unfinished.clear()
 
-    async def _flush(self) -> None:
+    async def _flush(self) -> bool:
         async with self._writing:
-            if data := [each for each in self._protocol.data_to_send() if each]:
-                await self._wire.send(data)
+            data = [each for each in self._protocol.data_to_send() if each]
+            return not data or await self._wire.send(data)
 
 
 async def open_websocket(stream: ByteStream, url: str) -> ClientWebSocketWire:

@@ -49,10 +49,6 @@ Accept = Callable[[str], Session | Refusal]  # from the address of a peer to its
 logger = logging.getLogger(__name__)
 
 
-class Stalled(Exception):
-    """The peer has read nothing of what was written for too long."""
-
-
 class HandshakeLimit(Protocol):
     """Limits the connections that have no session yet."""
 
@@ -64,7 +60,7 @@ class HandshakeLimit(Protocol):
 
 
 class Wire(Protocol):
-    """Carries the bytes of a session. It raises `DISCONNECTED` errors and `Stalled`; any other exception is a bug."""
+    """Carries the bytes of a session. It raises `DISCONNECTED` errors; any other exception is a bug."""
 
     @property
     def unread_seconds(self) -> float:
@@ -77,8 +73,8 @@ class Wire(Protocol):
     async def receive(self) -> bytes | None:
         """Return what arrived, or None at the end of the stream."""
 
-    async def send(self, data: list[bytes], /) -> None:
-        """Write what `Session.data_to_send` returned, in order."""
+    async def send(self, data: list[bytes], /) -> bool:
+        """Write what `Session.data_to_send` returned, in order; return False if the peer reads nothing for too long."""
 
     async def close(self, code: int, reason: str) -> None:
         """Announce the end and wait for the peer to acknowledge it; the caller sets the time limit."""
@@ -169,11 +165,10 @@ class _Pump:
             try:
                 if data:
                     session.blocked = True
-                    await self._wire.send(data)
+                    if not await self._wire.send(data):
+                        session.overflow()
+                        break
                     session.blocked = False
-            except Stalled:
-                session.overflow()
-                break
             except DISCONNECTED:
                 break
             if session.has_more:
@@ -210,14 +205,15 @@ class StreamWire:
         begin, self._at = self._at, self._at + PORTION
         return self._arrived[begin : self._at]
 
-    async def send(self, data: list[bytes], /) -> None:
-        """Write *data* joined, in pieces of `LOW_WATER` bytes; `Stalled` if one takes more than `STALLED_SECONDS`."""
+    async def send(self, data: list[bytes], /) -> bool:
+        """Write *data* joined, in pieces of `LOW_WATER` bytes; False if one takes more than `STALLED_SECONDS`."""
         joined = b"".join(data)
         for at in range(0, len(joined), LOW_WATER):
             with anyio.move_on_after(STALLED_SECONDS) as sending:
                 await self._stream.send(joined[at : at + LOW_WATER])
             if sending.cancelled_caught:
-                raise Stalled
+                return False
+        return True
 
     async def close(self, code: int, reason: str) -> None:  # noqa: ARG002  # TCP carries neither
         """Half-close, then read until the peer closes; closing with unread input would reset the connection."""
@@ -261,8 +257,8 @@ class WebSocketWire:
             text = message["bytes"].decode(errors="replace")
         return bytes(text.encode(errors="replace"))
 
-    async def send(self, data: list[bytes], /) -> None:
-        """Send a text message for each frame; ASGI has no way to write several at once."""
+    async def send(self, data: list[bytes], /) -> bool:
+        """Send a text message for each frame, however long that takes; ASGI cannot write several at once."""
         for text in [payload(frame).decode() for frame in data]:
             await checkpoint()  # some servers never yield in `send`, and would not notice that the peer is gone
             if self._gone:  # some servers report no error
@@ -271,6 +267,7 @@ class WebSocketWire:
                 await self._websocket.send_text(text)  # without a time limit: in some servers it cannot be cancelled
             except Exception as error:  # if the peer is gone, servers raise errors of their own and of their loop
                 raise anyio.BrokenResourceError from error
+        return True
 
     async def close(self, code: int, reason: str) -> None:
         """Send a close frame and wait for that of the peer."""

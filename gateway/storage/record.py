@@ -19,6 +19,7 @@ import orjson
 from msgspec import Meta
 from zlib_ng.zlib_ng import crc32
 
+from gateway.core.errors import InvalidData
 from gateway.core.jsontext import MAX_DEPTH, check, dumps, loads, one_line
 from gateway.core.message import Message, Peer
 
@@ -85,7 +86,7 @@ _KIND_DECODER: Final = msgspec.json.Decoder(_RecordKind)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
-class BadRecord(ValueError):
+class BadRecord(InvalidData):
     """A line is not a valid record, or not the one that was written."""
 
 

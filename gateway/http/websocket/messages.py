@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from gateway.core.errors import RequestError
 from gateway.http.replay import PAGE
 from gateway.http.routes import MAX_INTEGER
 
@@ -89,7 +90,7 @@ _NAMED = msgspec.json.Decoder(_Named)
 _OTHER_ESCAPES = tuple(rb"\u" + digit.encode() for digit in "0123456789abcefABCEF")  # beginnings; none of a surrogate
 
 
-class MalformedMessage(Exception):
+class MalformedMessage(RequestError):
     """A message of a client is not valid; *request* is its name, if that can be read."""
 
     def __init__(self, request: RequestId, reason: str) -> None:

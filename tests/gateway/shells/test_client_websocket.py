@@ -20,6 +20,7 @@ from websockets.server import ServerProtocol
 from websockets.sync.server import Server, ServerConnection, serve
 
 from gateway.core.frames import text_frame
+from gateway.shells import serve as shell
 from gateway.shells.client_websocket import ClientWebSocketWire, open_websocket
 from tests.waiting import until
 
@@ -204,6 +205,27 @@ def test_fragments_without_content_take_no_memory() -> None:
             await hang_up(wire, 0)
 
     anyio.run(scenario)
+
+
+class _Deaf:
+    """A stream to a server that reads nothing."""
+
+    async def send(self, _data: bytes) -> None:
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_server_that_reads_nothing_ends_the_connection(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        with hostile(PING) as port:
+            wire = await dial_port(port)
+            monkeypatch.setattr(wire._wire, "_stream", _Deaf())
+            monkeypatch.setattr(shell, "STALLED_SECONDS", 0)
+            assert await wire.receive() is None  # a pong cannot be written
+            assert not await wire.send([text_frame(b"deliveries")])
+            await hang_up(wire, 0)
+
+    anyio.run(scenario, backend=loop)
 
 
 def test_what_comes_after_the_farewell_is_discarded() -> None:
