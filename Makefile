@@ -17,15 +17,19 @@ env: $(READY)
 
 install: $(RUNS)
 
-# The gateway alone: a quarter of what the tests need, so that it runs soon after the repository was cloned.
+# The gateway alone: a quarter of what the tests need, so that it runs soon after the repository was cloned. The lock is
+# complete, so pip need not look for dependencies; Python compiles what is used when it is used for the first time.
 $(RUNS): requirements-run.lock requirements-build.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-run.lock -r requirements-build.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
+		-r requirements-run.lock -r requirements-build.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation -e .
 	touch $@
 
+# Tests start hundreds of processes, so everything is compiled for them; some packages have files that cannot be.
 $(READY): $(RUNS) requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	touch $@
 
 # Spark is half a gigabyte, so it is installed only for the targets that need it.

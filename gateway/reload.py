@@ -83,8 +83,18 @@ async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
     new_certificate = found.fingerprint != gateway.certificate.fingerprint
     _follow(gateway, found)
     certificate.log_validity(found.settings)
-    logger.info("reloaded", settings=changed, keys=told, certificate="new" if new_certificate else "the same")
+    _say_reloaded(before, found.settings, changed, told, "new" if new_certificate else "the same")
     return True
+
+
+def _say_reloaded(
+    before: Settings, after: Settings, changed: dict[str, str], keys: dict[str, list[str]], certificate: str
+) -> None:
+    """Log what changed, if the old or the new level allows it, and use the new level from then on."""
+    form, levels = after.log_format, (before.log_level, after.log_level)
+    logs.configure(form, min(levels, key=lambda level: logs.LEVELS[level]))
+    logger.info("reloaded", settings=changed, keys=keys, certificate=certificate)
+    logs.configure(form, after.log_level)
 
 
 def read(keys: KeyFile, again: Callable[[], Settings]) -> LoadedConfiguration:
@@ -129,7 +139,6 @@ def _follow(gateway: Gateway, found: LoadedConfiguration) -> None:
     gateway.budget.set_limit(found.memory)
     gateway.retention.limits = retention_limits(found.settings)
     gateway.access_log.enabled = found.settings.access_log
-    logs.configure(found.settings.log_format, found.settings.log_level)
     if gateway.membership is not None:
         gateway.membership.signalling.agreement.refresh()
 

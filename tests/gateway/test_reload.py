@@ -191,6 +191,16 @@ def test_rates_are_followed(tmp_path: Path) -> None:
         until(lambda: httpx.put(f"http://{server.http}/v1/channels/x").status_code == 429)
 
 
+def test_a_new_level_of_the_log_is_told_at_the_lower_of_both(tmp_path: Path) -> None:
+    config = tmp_path / "trellis.toml"
+    config.write_text("")
+    with Server(tmp_path / "data", "--config", str(config)) as server:
+        for level, told in (("error", "'info' -> 'error'"), ("info", "'error' -> 'info'")):
+            config.write_text(f'log_level = "{level}"\n')
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda told=told: told in server.log)  # type: ignore[misc]
+
+
 def test_bytes_memory_and_what_is_kept_are_followed(make_still: Callable[..., Any]) -> None:
     still = make_still(limits={"rates": "on"})
     gateway, who = still.gateway, still.caller().who
