@@ -32,7 +32,7 @@ from gateway.http.problems import problem_of, problem_of_status, problem_respons
 from gateway.http.unrouted import UNROUTED, answer_http_exception, refuse_websocket
 from gateway.http.websocket.messages import PATH
 from gateway.http.websocket.session import WebSocketService
-from gateway.shells import fast, serve
+from gateway.shells import fast, serve, tcp_server
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
 from gateway.webhooks import routes as webhook_routes
@@ -280,7 +280,7 @@ async def _open(
         return gateway.admission.admit(adapter, address)
 
     host = gateway.settings.host
-    listen = fast.listen if sniffio.current_async_library() == "asyncio" else serve.listen
+    listen = fast.listen if sniffio.current_async_library() == "asyncio" else tcp_server.listen
     seconds = gateway.settings.limits.handshake_seconds
     port = await listen(
         *(accept, host, listener.port),

@@ -24,8 +24,9 @@ from gateway.core.buckets import TokenBuckets
 
 from . import certificate, logs, systemd
 from .config import BadConfiguration
+from .configured_limits import peer_memory_bytes, retention_limits
 from .dotted_values import dotted_values
-from .runtime import Gateway, peer_memory_bytes, retention_limits
+from .runtime import Gateway
 from .settings import Settings
 
 # The settings that a running gateway can change; all others need a restart.

@@ -14,14 +14,11 @@ import structlog
 from gateway.access.limits import Throttle
 from gateway.access.manager import AccessManager
 from gateway.core.answer_scheduler import AnswerScheduler
-from gateway.core.buckets import TokenBuckets
-from gateway.core.budget import Budget, Holder
 from gateway.core.bus import Bus
-from gateway.core.channels import Channels, valid_name
+from gateway.core.channels import Channels
 from gateway.core.contracts import Policies
 from gateway.core.message import MessageIds, Peer
 from gateway.core.peers import PeerRegistry
-from gateway.core.read_pacer import ReadPacer
 from gateway.core.stamper import LogClock
 from gateway.core.trace import Tracer
 from gateway.core.watchdog import Progress, Watchdog
@@ -32,7 +29,7 @@ from gateway.storage.facts import Lifetimes
 from gateway.storage.index import Index
 from gateway.storage.indexed_log import IndexedLog
 from gateway.storage.log import SealPolicy
-from gateway.storage.retention import Retention, RetentionLimits
+from gateway.storage.retention import Retention
 from gateway.storage.segments import Segments
 
 from . import cluster_report, identity, logs, machine, systemd, tracing
@@ -40,6 +37,8 @@ from .access_log import AccessLog
 from .adapter import Adapter, Services
 from .admission import Admission
 from .certificate import Certificate
+from .channel_setup import configure_channels, load_channels
+from .configured_limits import memory_budget, read_pacer, retention_limits
 from .data_lock import lock
 from .fact_cache import GatewayFactCache
 from .faults import Faults
@@ -52,8 +51,6 @@ from .settings import Settings
 from .worker import Post, Timer, Worker
 
 MINUTE = 60_000  # ms
-DAY = 1440 * MINUTE
-MEMORY_SHARE = 4  # peers together may use 1/4 of the memory of the machine or container
 
 logger = structlog.get_logger("trellis")
 
@@ -116,7 +113,7 @@ class Gateway:
         self.log.start()
         self.sequencer.submit_fact("start", {"gateway": self.home.gateway_id, "version": self.version})
         self.channels.on_created = self.access_log.channel_created
-        self._configure_channels()
+        configure_channels(self.channels, self.settings.channels, {each.name for each in self.adapters}, self.metrics)
         self._worker = Worker(post, self.faults.worker)
         self._trimmer = machine.Trimmer(self._worker.submit)
         self.answer_scheduler = AnswerScheduler(loop, Timer(loop).later, lambda: self.log.next_seq, clock)
@@ -207,12 +204,13 @@ class Gateway:
         self.channels = Channels(
             self.adapters, self._channel_fact, create=about.create == "open", limit=about.limit, kept=self._kept
         )
-        for name, addresses, is_open in self.index.channels():
-            self._load_channel(name, addresses, is_open)
+        load_channels(self.channels, self.index.channels(), self.metrics)
         self.peers = PeerRegistry(
             self.index.next_number, self._block_fact, self._peer_fact, self.index.peer, self.index.peer_numbered
         )
         limits = self.settings.limits
+        self.budget = memory_budget(self.settings, self.metrics)
+        pacer = read_pacer(limits, self.budget, lambda: self.log.crowded)
         self.throttle = Throttle(limits, monotonic) if limits.rates == "on" else None
         self.bus = Bus(
             self.log,
@@ -222,7 +220,7 @@ class Gateway:
             clock,
             self.metrics,
             translators=self.adapters,
-            policies=Policies(self.access.allowed, self.throttle, self._read_pacer(), limits.subscriptions),
+            policies=Policies(self.access.allowed, self.throttle, pacer, limits.subscriptions),
             log_time=self.log_clock.now,
         )
         self.log.on_resume = self.bus.resume_waiting
@@ -238,43 +236,6 @@ class Gateway:
         """Charge *network* for what is as much work as *requests* usual requests."""
         if self.throttle is not None:
             self.throttle.charge(network, requests)
-
-    def _read_pacer(self) -> ReadPacer:
-        limits = self.settings.limits
-        self.budget = Budget(peer_memory_bytes(self.settings), self._memory_released)
-        rate = limits.bytes
-        buckets = TokenBuckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None
-        return ReadPacer(buckets, monotonic, self.budget, lambda: self.log.crowded)
-
-    def _memory_released(self, holder: Holder, size: int) -> None:
-        self.metrics.count("given_up")
-        logger.warning(
-            "a connection was given up: too much memory is held for peers (limits.memory)",
-            network=holder.network,
-            bytes=size,
-        )
-
-    def _load_channel(self, name: str, addresses: dict[str, str], is_open: bool) -> None:
-        """Load a channel from the index; an address that another channel has is left out and reported."""
-        if not valid_name(name):
-            return
-        taken = {key for key, address in addresses.items() if self.channels.owner(key, address) not in (None, name)}
-        if taken:
-            self.metrics.count("faults", "channel")
-            logger.error("a channel's address belongs to another channel", channel=name, left_out=sorted(taken))
-        self.channels.restore(name, {key: each for key, each in addresses.items() if key not in taken}, open=is_open)
-
-    def _configure_channels(self) -> None:
-        """Make the channels that the operator names; a pin that conflicts with the log is reported and not applied."""
-        enabled = {adapter.name for adapter in self.adapters}
-        for name, addresses in self.settings.channels.pins.items():
-            try:
-                self.channels.pin(name, {key: value for key, value in addresses.items() if key in enabled})
-            except ValueError as error:
-                self.metrics.count("faults", "pin")
-                logger.error("a pin is not followed", channel=name, reason=str(error))
-        for name in self.settings.channels.names:
-            self.channels.configure(name)
 
     def unready_reasons(self) -> list[str]:
         """Why this gateway is not ready, each in a sentence for operators; empty if it is."""
@@ -387,14 +348,3 @@ class Gateway:
         self.sequencer.submit_fact(
             "peer", {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity} | name
         )
-
-
-def retention_limits(settings: Settings) -> RetentionLimits:
-    """The limits of retention in *settings*."""
-    days = settings.log.keep_days
-    return RetentionLimits(None if days is None else int(days * DAY), settings.log.keep_bytes)
-
-
-def peer_memory_bytes(settings: Settings) -> int:
-    """The memory in bytes that all peers together may use."""
-    return settings.limits.memory or machine.memory() // MEMORY_SHARE

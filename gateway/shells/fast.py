@@ -18,7 +18,8 @@ from gateway.core.outbox import Close
 from gateway.core.session import Session
 
 from .connection import Connection
-from .serve import BACKLOG, HANDSHAKE_SECONDS, Accept, HandshakeLimit
+from .serve import HANDSHAKE_SECONDS
+from .tcp_server import BACKLOG, Accept, HandshakeLimit
 from .tls import TlsServer
 from .websocket import CLOSE, PING, PONG, TEXT, Reader, close_frame, control_frame
 
@@ -62,13 +63,13 @@ async def listen(
     host: str,
     port: int,
     *,
-    tasks: TaskGroup,  # noqa: ARG001  # the signature is that of `gateway.shells.serve.listen`
+    tasks: TaskGroup,  # noqa: ARG001  # the signature is that of `gateway.shells.tcp_server.listen`
     stack: AsyncExitStack,
     tls: ssl.SSLContext | None = None,
     handshake_limit: HandshakeLimit | None = None,
     handshake_seconds: float = HANDSHAKE_SECONDS,
 ) -> int:
-    """Serve TCP, or TLS with the context *tls*, and return the port, like `gateway.shells.serve.listen`."""
+    """Serve TCP, or TLS with the context *tls*, and return the port, like `gateway.shells.tcp_server.listen`."""
     loop = asyncio.get_running_loop()
     connections: set[TcpProtocol] = set()
 

@@ -13,7 +13,8 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
-from .serve import ACCEPT_RETRY_SECONDS, LINGER_SECONDS, HandshakeLimit
+from .serve import LINGER_SECONDS
+from .tcp_server import ACCEPT_RETRY_SECONDS, HandshakeLimit
 
 HANDSHAKE_ERRORS = (OSError, asyncio.TimeoutError)  # `ssl.SSLError` is an OSError
 

@@ -47,7 +47,7 @@ from gateway.core.outbox import LOW_WATER
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.shells import connection, fast, serve, uvicorn_websocket
+from gateway.shells import connection, fast, serve, tcp_server, uvicorn_websocket
 from tests.gateway.shells.servers import Counts, Ledger, hypercorned, uvicorned
 
 PATIENCE = 20  # seconds; long, so that a slow machine proves nothing
@@ -255,8 +255,8 @@ TRIO: dict[str, Any] = {"backend": "trio"}
 Shells = dict[str, tuple[dict[str, Any], Any]]
 
 TCP: Shells = {
-    "portable-tcp-asyncio": (ASYNCIO, partial(tcp, listen=serve.listen)),
-    "portable-tcp-trio": (TRIO, partial(tcp, listen=serve.listen)),
+    "portable-tcp-asyncio": (ASYNCIO, partial(tcp, listen=tcp_server.listen)),
+    "portable-tcp-trio": (TRIO, partial(tcp, listen=tcp_server.listen)),
     "fast-tcp-asyncio": (ASYNCIO, partial(tcp, listen=fast.listen)),
     "fast-tcp-uvloop": (UVLOOP, partial(tcp, listen=fast.listen)),
 }
@@ -275,6 +275,7 @@ def _patience() -> Iterator[None]:
     """A farewell may take its time here; what LINGER_SECONDS itself does is tested where it is set."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serve, "LINGER_SECONDS", PATIENCE)
+        patch.setattr(tcp_server, "LINGER_SECONDS", PATIENCE)
         patch.setattr(connection, "LINGER_SECONDS", PATIENCE)
         yield
 
@@ -707,7 +708,7 @@ def test_a_listener_survives_that_there_are_no_descriptors_left(name: str, caplo
                 time.sleep(0.01)
         client.say(b"echo alive")
         assert client.hear() == b"alive"
-    assert {record.name for record in caplog.records} == {"gateway.shells.serve"}
+    assert {record.name for record in caplog.records} == {"gateway.shells.tcp_server"}
     caplog.clear()
 
 
@@ -748,8 +749,8 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TLS: Shells = {
-    "portable-asyncio": (ASYNCIO, serve.listen),
-    "portable-trio": (TRIO, serve.listen),
+    "portable-asyncio": (ASYNCIO, tcp_server.listen),
+    "portable-trio": (TRIO, tcp_server.listen),
     "fast-asyncio": (ASYNCIO, fast.listen),
     "fast-uvloop": (UVLOOP, fast.listen),
 }
@@ -757,8 +758,8 @@ TLS: Shells = {
 
 @pytest.fixture(params=TLS)
 def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(serve, "LINGER_SECONDS", 0.5)
-    monkeypatch.setattr(connection, "LINGER_SECONDS", 0.5)
+    for shell in (serve, tcp_server, connection):
+        monkeypatch.setattr(shell, "LINGER_SECONDS", 0.5)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity)
     backend, listen = TLS[request.param]
