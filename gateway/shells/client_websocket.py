@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from contextlib import suppress
-from time import perf_counter
 
 import anyio
 from anyio.abc import ByteStream
@@ -21,26 +20,36 @@ from websockets.uri import parse_uri
 
 from gateway.core.frames import payload
 
+from .input_turns import InputTurns, input_turns
 from .serve import DISCONNECTED, StreamWire
 from .websocket import MAX_MESSAGE, truncate_reason
 
 PORTION = 512  # bytes that the parser takes at once: 256 frames, which take it 2 ms
-TURN = 0.001  # seconds of parsing after which another connection may have its turn
 
 
 class ClientWebSocketWire:
     """A WebSocket that was opened by `open_websocket`, for sessions whose data are whole text frames."""
 
     unread_seconds = math.inf
-    more_follows = False
 
-    def __init__(self, stream: ByteStream, protocol: ClientProtocol) -> None:
+    def __init__(self, stream: ByteStream, protocol: ClientProtocol, turns: InputTurns | None = None) -> None:
         self._stream = stream
+        self._turns = turns or input_turns()
+        self._read_data, self._at = b"", 0  # what is parsed, and as far as it is
         self._wire = StreamWire(stream)
         self._protocol = protocol
         self._writing = anyio.Lock()  # answers to pings are written beside the session's data
         self._unfinished = bytearray()  # a message that is not complete
         self._messages: deque[bytes] = deque()
+
+    @property
+    def more_follows(self) -> bool:
+        """Whether more messages have arrived."""
+        return bool(self._messages)
+
+    def receive_more(self) -> bytes:
+        """Return the next message that has arrived."""
+        return self._messages.popleft()
 
     async def receive(self) -> bytes | None:
         """Return one message; in a binary one, bytes that are not UTF-8 are replaced by U+FFFD."""
@@ -81,13 +90,15 @@ class ClientWebSocketWire:
         except anyio.EndOfStream:
             self._protocol.receive_eof()
             raise
-        begin = perf_counter()
-        for at in range(0, len(data), PORTION):
-            self._protocol.receive_data(data[at : at + PORTION])
-            if perf_counter() - begin > TURN:
-                self._take_events()
-                await self._flush()  # pongs; another connection may have its turn meanwhile
-                begin = perf_counter()
+        self._read_data, self._at = data, 0
+        await self._turns.run(self._parse)
+        self._read_data = b""
+
+    def _parse(self) -> bool:
+        """Parse a portion of what was read; return whether more of it is left."""
+        begin, self._at = self._at, self._at + PORTION
+        self._protocol.receive_data(self._read_data[begin : self._at])
+        return self._at < len(self._read_data)
 
     def _take_events(self) -> None:
         for event in self._protocol.events_received():
@@ -108,8 +119,8 @@ class ClientWebSocketWire:
             return not data or await self._wire.send(data)
 
 
-async def open_websocket(stream: ByteStream, url: str) -> ClientWebSocketWire:
-    """Open a WebSocket on a connected *stream*. Raises `OSError` if the server refuses it.
+async def open_websocket(stream: ByteStream, url: str, turns: InputTurns | None = None) -> ClientWebSocketWire:
+    """Open a WebSocket on a connected *stream*, whose input takes *turns*. Raises `OSError` if the server refuses it.
 
     The stream is closed if that fails, for whatever reason.
     """
@@ -129,4 +140,4 @@ async def open_websocket(stream: ByteStream, url: str) -> ClientWebSocketWire:
         with anyio.CancelScope(shield=True):
             await anyio.aclose_forcefully(stream)
         raise
-    return ClientWebSocketWire(stream, protocol)
+    return ClientWebSocketWire(stream, protocol, turns)

@@ -22,6 +22,7 @@ from gateway.adapter import OutboundLink
 from gateway.core.session import Session
 
 from .client_websocket import open_websocket
+from .input_turns import InputTurns, input_turns
 from .serve import DISCONNECTED, HANDSHAKE_SECONDS, StreamWire, Wire, enable_keepalive, serve
 
 FIRST_RETRY_SECONDS = 1.0  # until the second attempt, as in the Arbor relay
@@ -118,15 +119,16 @@ class Dialler:
 
     async def _connect_once(self) -> None:
         """Connect once and run the session to its end; errors are kept for the report."""
+        turns = input_turns()
         try:
             with anyio.fail_after(HANDSHAKE_SECONDS):
                 stream = await self._connect()
-                wire = await self._open(stream)
+                wire = await self._open(stream, turns)
         except (*DISCONNECTED, TimeoutError, ssl.SSLError, ssl.CertificateError) as error:
             self._error = describe_error(error)
             return
         try:
-            await self._serve(stream, wire)
+            await self._serve(stream, wire, turns)
         except* Exception as error:  # a bug in one session must not affect the others, even during shutdown
             logger.exception("a link failed; the others go on", address=self.link.name)
             self._error = repr(error)
@@ -135,20 +137,21 @@ class Dialler:
             with anyio.CancelScope(shield=True), suppress(*DISCONNECTED):
                 await anyio.aclose_forcefully(stream)
 
-    async def _open(self, stream: ByteStream) -> Wire:
+    async def _open(self, stream: ByteStream, turns: InputTurns) -> Wire:
         """The wire on a connected *stream*."""
         link = self.link
         if link.path is None:
-            return StreamWire(stream)
-        return await open_websocket(stream, f"{'wss' if link.tls else 'ws'}://{_host(link)}:{link.port}{link.path}")
+            return StreamWire(stream, turns)
+        scheme = "wss" if link.tls else "ws"
+        return await open_websocket(stream, f"{scheme}://{_host(link)}:{link.port}{link.path}", turns)
 
-    async def _serve(self, stream: ByteStream, wire: Wire) -> None:
+    async def _serve(self, stream: ByteStream, wire: Wire, turns: InputTurns) -> None:
         enable_keepalive(stream.extra(SocketAttribute.raw_socket))
         session = self._session = self.link.open()
         self._since, self._error = self._clock(), ""
         self._connects += 1
         logger.info("a link is up", protocol=self.protocol, address=self.link.name)
-        await serve(session, wire)
+        await serve(session, wire, turns)
         self._error = "the other side hung up" if session.closing is None else session.closing.reason
 
     async def _connect(self) -> ByteStream:

@@ -22,11 +22,11 @@ from gateway.core.frames import payload
 from gateway.core.outbox import LOW_WATER, Close
 from gateway.core.session import Session
 
+from .input_turns import InputTurns, input_turns
 from .websocket import truncate_reason
 
 LINGER_SECONDS = 1.0  # for the last data to be written and read; then the connection is aborted
 HANDSHAKE_SECONDS = 10.0  # for everything that precedes a session: the TLS handshake, the head of a request
-PORTION = 512  # bytes of a stream that a session handles at once: its shortest lines take some ms
 STALLED_SECONDS = 60.0  # without the peer reading any of what was written; then the connection ends
 UNREAD_SECONDS = 5.0  # that a message of an ASGI server may wait while the session is saturated; see `_Pump._read`
 
@@ -48,10 +48,13 @@ class Wire(Protocol):
 
     @property
     def more_follows(self) -> bool:
-        """Return whether more of what arrived together is left for the next `receive`."""
+        """Return whether more of what arrived together is left for `receive_more`."""
 
     async def receive(self) -> bytes | None:
         """Return what arrived, or None at the end of the stream."""
+
+    def receive_more(self) -> bytes:
+        """Return the next of what arrived together; only called if `more_follows`."""
 
     async def send(self, data: list[bytes], /) -> bool:
         """Write what `Session.data_to_send` returned, in order; return False if the peer reads nothing for too long."""
@@ -60,15 +63,18 @@ class Wire(Protocol):
         """Announce the end and wait for the peer to acknowledge it; the caller sets the time limit."""
 
 
-async def serve(session: Session, wire: Wire) -> None:
-    """Run *session* over *wire* until either side hangs up."""
-    await _Pump(session, wire).run()
+async def serve(session: Session, wire: Wire, turns: InputTurns | None = None) -> None:
+    """Run *session* over *wire*, whose input takes these *turns*, until either side hangs up."""
+    await _Pump(session, wire, turns or input_turns()).run()
 
 
 class _Pump:
-    def __init__(self, session: Session, wire: Wire) -> None:
+    def __init__(self, session: Session, wire: Wire, turns: InputTurns) -> None:
         self._session = session
         self._wire = wire
+        self._turns = turns
+        self._arrived = b""  # what is handled next
+        self._handled = 0  # bytes since the last pause
         self._ended = False
         self._woken = anyio.Event()
         self._drained = anyio.Event()  # data was taken from the session: there may be room again
@@ -128,12 +134,25 @@ class _Pump:
                 data = None
             if data is None:
                 break
-            session.more_follows = self._wire.more_follows
-            session.receive_data(data)
+            self._arrived, self._handled = data, 0
+            seconds = await self._turns.run(self._handle)
             if session.bus.read_pacer is not None:  # this lets others have their turn, too
-                await anyio.sleep(session.bus.read_pacer.record_read(session, len(data)))
+                await anyio.sleep(session.bus.read_pacer.record_read(session, self._handled, seconds))
         self._ending.set()
         self._woken.set()
+
+    def _handle(self) -> bool:
+        """Handle a piece of what arrived; return whether the next can be handled too."""
+        if self._ended:
+            return False
+        session, wire = self._session, self._wire
+        session.more_follows = wire.more_follows
+        self._handled += len(self._arrived)
+        session.receive_data(self._arrived)
+        if not (wire.more_follows and session.penalty is None and session.ask_to_read()) or self._ending.is_set():
+            return False
+        self._arrived = wire.receive_more()
+        return True
 
     async def _write(self) -> None:
         session = self._session
@@ -169,8 +188,9 @@ class StreamWire:
 
     unread_seconds = math.inf
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: ByteStream, turns: InputTurns | None = None) -> None:
         self._stream = stream
+        self._turns = turns or input_turns()
         self._arrived, self._at = b"", 0
 
     @property
@@ -182,7 +202,11 @@ class StreamWire:
         """Return the next bytes, however they were segmented, at most `PORTION`."""
         if not self.more_follows:
             self._arrived, self._at = await self._stream.receive(), 0
-        begin, self._at = self._at, self._at + PORTION
+        return self.receive_more()
+
+    def receive_more(self) -> bytes:
+        """Return the next portion of what was read."""
+        begin, self._at = self._at, self._at + self._turns.portion
         return self._arrived[begin : self._at]
 
     async def send(self, data: list[bytes], /) -> bool:
@@ -236,6 +260,10 @@ class WebSocketWire:
         if text is None:
             text = message["bytes"].decode(errors="replace")
         return bytes(text.encode(errors="replace"))
+
+    def receive_more(self) -> bytes:
+        """Not called: messages arrive one at a time."""
+        raise NotImplementedError
 
     async def send(self, data: list[bytes], /) -> bool:
         """Send a text message for each frame, however long that takes; ASGI cannot write several at once."""

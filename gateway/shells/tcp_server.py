@@ -15,6 +15,7 @@ from anyio.streams.tls import TLSStream
 from gateway.adapter import Refusal
 from gateway.core.session import Session
 
+from .input_turns import InputTurns, input_turns
 from .serve import DISCONNECTED, HANDSHAKE_SECONDS, LINGER_SECONDS, StreamWire, Wire, enable_keepalive, serve
 
 BACKLOG = 4096  # connections that the kernel queues until they are accepted
@@ -103,13 +104,14 @@ class _TcpServer:
         try:
             if not address:  # the connection was reset before it was accepted
                 return
-            if (wire := await self._handshake(stream, address)) is None:
+            turns = input_turns()
+            if (wire := await self._handshake(stream, address, turns)) is None:
                 return
             session = self._accept(address)
             if isinstance(session, Session):
                 self._sessions.add(session)
                 try:
-                    await serve(session, wire)
+                    await serve(session, wire, turns)
                 finally:
                     self._sessions.discard(session)
         except Exception:
@@ -117,14 +119,14 @@ class _TcpServer:
         finally:
             await anyio.aclose_forcefully(stream)
 
-    async def _handshake(self, stream: SocketStream, address: str) -> Wire | None:
+    async def _handshake(self, stream: SocketStream, address: str, turns: InputTurns) -> Wire | None:
         if self._tls is None:
-            return StreamWire(stream)
+            return StreamWire(stream, turns)
         if self._handshake_limit is not None and self._handshake_limit.enter(address) is not None:
             return None
         try:
             with anyio.fail_after(self._seconds):
-                return StreamWire(await TLSStream.wrap(stream, server_side=True, ssl_context=self._tls))
+                return StreamWire(await TLSStream.wrap(stream, server_side=True, ssl_context=self._tls), turns)
         except DISCONNECTED:
             return None
         finally:

@@ -20,8 +20,9 @@ from gateway.adapter import OutboundLink
 from gateway.cli import app
 from gateway.core.session import Session
 from gateway.shells import links
+from gateway.shells.input_turns import PORTION
 from gateway.shells.links import MAX_RETRY_SECONDS, Dialler, retry_seconds
-from gateway.shells.serve import DISCONNECTED, PORTION, StreamWire
+from gateway.shells.serve import DISCONNECTED, StreamWire
 
 SECONDS = 20.0
 BACKENDS = ("asyncio", "trio")
