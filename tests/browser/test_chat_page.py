@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import pytest
@@ -11,9 +15,11 @@ from playwright.async_api import expect
 
 from tests.arbor import arbor, community, require_arbor
 from tests.browser.conftest import Visitors, inspect
+from tests.pages import ROOT, blocks
 from tests.ports import reserved_port
 from tests.server import Server
 
+PAGE = ROOT / "docs/how-to/chat-in-a-web-page.md"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -81,6 +87,40 @@ def test_the_address_names_the_channel_also_while_the_page_is_open(visitors: Vis
             await expect(page.locator("#state")).to_have_text("open")
 
     visitors.run(scenario)
+
+
+def test_the_page_of_the_documentation_hears_from_another_origin(visitors: Visitors, server: Server) -> None:
+    (shown,) = (block.code for block in blocks(PAGE) if block.language == "html")
+    shown = shown.replace("https://gateway.example", f"http://{server.http}")
+
+    class Site(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(shown.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    async def scenario() -> None:
+        async with visitors.visit(f"http://127.0.0.1:{site.server_port}/") as page:
+            listening = f"http://{server.http}/v1/channels/lobby/peers"
+            while not httpx.get(listening).json()["peers"]:
+                await asyncio.sleep(0.05)
+            for content in ({"content": "in words"}, "a text", None, {"celsius": 21.5}, {"content": HOSTILE}):
+                httpx.post(
+                    f"http://{server.http}/v1/channels/lobby/messages", content=json.dumps(content)
+                ).raise_for_status()
+            said = ("in words", "a text", "null", '{"celsius":21.5}', HOSTILE)
+            await expect(page.locator("li")).to_have_text([f"rest: {each}" for each in said])
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as site:
+        Thread(target=site.serve_forever, daemon=True).start()
+        try:
+            visitors.run(scenario)
+        finally:
+            site.shutdown()
 
 
 def say(server: Server, content: object) -> None:
