@@ -284,10 +284,18 @@ class Adapter(ABC):
         """The subcommands that it adds to `trellis`: typer applications by name."""
         return {}
 
-    def take_over(self, wire: bytes, channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
+    def needed_by(self, message: Message) -> Iterable[bytes]:  # noqa: ARG002  (mostly a message can be checked alone)
+        """What another gateway needs before it can check the `wire` of *message*, which came in this protocol.
+
+        Other messages are not among it: they are handed over themselves.
+        """
+        return ()
+
+    def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
         """Publish *wire*, which another gateway has kept of a message that came to it in this protocol.
 
-        It counts as by *caller*, whose peer is *who*, where nobody signed it. Return whether it was new. Raises
+        *needs* is what that gateway said of `needed_by`. It counts as by *caller*, whose peer is *who*, where nobody
+        signed it. Return whether it was new. Raises `Incomplete` if other messages have to come first, and
         `RequestError` if it is not valid, is not for *channel*, or if the protocol brings such messages another way.
         """
         raise RequestError(f"what was said on {self.title} comes by its links only")

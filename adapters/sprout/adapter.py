@@ -28,6 +28,7 @@ from gateway.storage.record import Entry, Fact
 from gateway.storage.schema import KnownId, Row, Statement
 
 from .assembly import assemble
+from .handing_over import Bringer, nodes_above, take_over
 from .log_checks import SignatureVerifier, flaw
 from .retention import lifetime, references, removal_statements
 from .settings import SproutSettings
@@ -228,6 +229,19 @@ class SproutAdapter(Adapter):
     def wire_messages(self) -> Mapping[str, list[WireMessage]]:
         """The verbs, over TCP and over TLS."""
         return {listener.name: [*messages()] for listener in self.listeners()}
+
+    def needed_by(self, message: Message) -> Iterable[bytes]:
+        """The nodes that the node of *message* cannot be checked without, other messages left out."""
+        return nodes_above(self.parts.nodes, message)
+
+    def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
+        """Take the node *wire* of another gateway as the same node; return whether it was new."""
+        bringer = self.open(Bringer, caller)
+        bringer.link = True  # it carries nodes of many authors
+        try:
+            return take_over(self.parts, bringer, self.services.log, wire, needs, channel)
+        finally:
+            bringer.receive_eof()
 
     def listeners(self) -> list[Listener]:
         """TCP, and TLS where there is a certificate."""

@@ -133,7 +133,7 @@ class StreamrAdapter(Adapter):
             session.form_key = WITH_ID
         return session
 
-    def take_over(self, wire: bytes, channel: str, caller: Principal, who: Peer) -> bool:
+    def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
         """Publish a stream message that another gateway has kept."""
         return take_over(self.bus, self.parts.publish_handler, wire, channel, caller, who)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from time import time
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -64,8 +64,8 @@ def sync(
     """Exchange the messages that only one of two gateways has.
 
     Both compare what they have in some channels, which takes few bytes where little differs, and then each gets what
-    it lacks. Messages keep their ids; what was signed for Streamr stays signed. Both keys need the right `history`,
-    and `publish` where messages are to arrive. Exit code 1: something was refused.
+    it lacks. Messages keep their ids; what was signed for Arbor or Streamr stays signed. Both keys need the right
+    `history`, and `publish` where messages are to arrive. Exit code 1: something was refused.
 
     \b
     Examples:
@@ -81,9 +81,20 @@ def sync(
         for have, need in transfer.differences(start):
             done.pushed += 0 if dry_run or pull else transfer.hand_over(have, here, there)
             done.pulled += 0 if dry_run or push else transfer.hand_over(need, there, here)
+        done.pushed += transfer.finish(here, there)
+        done.pulled += transfer.finish(there, here)
     show(asdict(done), as_json, _text(done))
     if done.refused:
         raise CommandError(f"{len(done.refused)} messages were refused")
+
+
+class _Orphan(NamedTuple):
+    """A message whose parent or author was not there yet; *detail* says which."""
+
+    timestamp: int
+    digest: str
+    id: str
+    detail: str
 
 
 class _Transfer:
@@ -92,6 +103,7 @@ class _Transfer:
         self._there = there
         self._channels = channels
         self._report = report
+        self._waiting: dict[Remote, list[_Orphan]] = {here: [], there: []}  # by where they are from
 
     def differences(self, since: int) -> Iterator[tuple[list[str], list[str]]]:
         """Yield what each round found: the ids of what only this gateway has, and only the other one; each id once."""
@@ -122,21 +134,37 @@ class _Transfer:
             while left:
                 asked = json.dumps({"ids": sorted(left)}).encode()
                 lines = self._post(source, "/export", asked, JSON).splitlines()
-                got = {json.loads(line)["digest"] for line in lines} & left
+                handed = [json.loads(line) for line in lines]
+                got = {each["digest"] for each in handed} & left
                 if not got:
                     break
                 left -= got
-                new += self._count(target.call(_import, target, b"\n".join(lines)).splitlines())
+                results = target.call(_import, target, b"\n".join(lines)).splitlines()
+                new += self._count(handed, map(json.loads, results), self._waiting[source])
             self._report.gone += len(left)
         return new
 
-    def _count(self, results: Iterable[bytes]) -> int:
+    def finish(self, source: Remote, target: Remote) -> int:
+        """Have *target* take what it could not take before other messages; return how many were new."""
         new = 0
-        for result in map(json.loads, results):
+        while waiting := sorted(self._waiting[source]):
+            self._waiting[source] = []
+            new += self.hand_over([each.digest for each in waiting], source, target)
+            if len(self._waiting[source]) == len(waiting):
+                self._report.refused += [f"{each.id}: {each.detail}" for each in waiting]
+                break
+        return new
+
+    def _count(self, handed: list[Any], results: Iterable[Any], waiting: list[_Orphan]) -> int:
+        """Count the *results* of what was *handed* over; return how many were new. Some are left *waiting*."""
+        new = 0
+        for each, result in zip(handed, results, strict=True):
             if result["status"] == "accepted":
                 new += 1
             elif result["status"] == "known":
                 self._report.known += 1
+            elif result["status"] == "incomplete":
+                waiting.append(_Orphan(each["timestamp"], each["digest"], result["id"], result["detail"]))
             else:
                 self._report.refused.append(f"{result['id']}: {result['detail']}")
         return new

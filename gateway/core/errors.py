@@ -8,6 +8,8 @@ stops. `InvalidData` is raised where bytes of the disk or of a cluster are decod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class RequestError(Exception):
     """A request is refused; the connection stays open."""
@@ -74,6 +76,14 @@ class OutcomeUnknown(RequestError):
 
 class Failed(RequestError):
     """A bug kept the request from being carried out; the log says more."""
+
+
+class Incomplete(RequestError):
+    """What was handed over refers to others that are not held; it may be handed over again after them."""
+
+    def __init__(self, missing: Sequence[str]) -> None:
+        super().__init__(f"it needs {' and '.join(missing)}, which this gateway does not have")
+        self.missing = missing
 
 
 class Throttled(RequestError):

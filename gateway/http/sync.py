@@ -16,7 +16,7 @@ import anyio.to_thread
 import msgspec
 from fastapi import Query, Request, Response
 
-from gateway.core.errors import RequestError, Throttled
+from gateway.core.errors import Incomplete, RequestError, Throttled
 from gateway.core.message import REST, Message
 from gateway.reconciliation import rounds
 from gateway.reconciliation.items import ItemSet, id_of
@@ -32,7 +32,7 @@ from .message_sets import MessageSets
 from .problems import Problem, problem_of
 from .routes import MAX_INTEGER, Route
 from .selection import parse_selection, pattern_of
-from .sync_messages import line_of, parse_line, result, take
+from .sync_messages import incomplete, line_of, parse_line, result, take
 
 MAX_MESSAGE: Final = 2 * rounds.MAX_MESSAGE  # bytes of a request; other implementations may be more talkative
 MAX_IDS: Final = 256  # messages that one request hands over
@@ -115,20 +115,21 @@ class Sync:
             ids = set(map(_id, _parse(body, Wanted).ids))
             places = await self._sets.use(names, partial(_places, ids=ids))
         caller.charge(COST)
-        lines, size = list[bytes](), 0
+        lines, size, told = list[bytes](), 0, set[bytes]()
         for count, seq in enumerate(places):
             if not count % STEP:
                 await anyio.sleep(0)
             message = self.gateway.index.entry(seq)
             if isinstance(message, Message) and message.channel in names and size < MAX_LINES:
-                lines.append(line_of(self.gateway, message))
+                lines.append(line_of(self.gateway, message, told))
                 size += len(lines[-1])
         return Response(b"".join(lines), media_type=NDJSON[0])
 
     async def import_(self, request: Request) -> Response:
         """Take messages that another gateway handed over (right: `publish`), under their ids, signed as they are.
 
-        There is a result for each line, in order: whether the message was `accepted` or is `known`, or the problem.
+        There is a result for each line, in order: whether the message was `accepted`, is `known`, or is `incomplete`,
+        because it needs others (`missing`) and may be handed over again after them; or the problem.
         """
         caller = Caller(self.gateway, request)
         caller.pace("")
@@ -153,12 +154,18 @@ class Sync:
         """
         if count and not count % STEP:
             await anyio.sleep(0)
-        id = ""
+        id, handed = "", None
         try:
             handed = await anyio.to_thread.run_sync(parse_line, line) if len(line) > SHORT_BODY else parse_line(line)
             id = handed.id
             await _wait_for_rate(caller, handed.channel)
+            if handed.needs:
+                await anyio.sleep(0)  # many signatures are checked
             found = take(caller, handed)
+        except Incomplete as error:
+            assert handed is not None
+            self.gateway.metrics.count("handed_over", "incomplete")
+            return incomplete(handed, error)
         except RequestError as error:
             problem = problem_of(error)
             self.gateway.metrics.refused(REST, str(problem.status), why=problem.detail)

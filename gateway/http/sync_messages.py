@@ -7,12 +7,15 @@ publishes it, signed as it is. `gateway.core.shared_ids` says which id a message
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import Annotated, Final
 
 import msgspec
 
+from gateway.adapter import Adapter
 from gateway.core.channels import valid_name
-from gateway.core.errors import UnknownChannel
+from gateway.core.errors import Incomplete, UnknownChannel
 from gateway.core.jsontext import check, dumps, one_line
 from gateway.core.message import LATE_AFTER, REST, Message
 from gateway.core.shared_ids import canonical_in, common_id, is_canonical, judge
@@ -24,11 +27,15 @@ from .media import MAX_CONTENT, TOO_LONG
 from .problems import Problem
 
 AHEAD: Final = 300_000  # ms that an author's time may be ahead of the clock here
+MAX_NEEDS: Final = 64  # texts that a message brings with it
 ACCEPTED, KNOWN = b"accepted", b"known"
 
 
 class Handed(msgspec.Struct, rename="camel"):
-    """A line; `wire` is the exact text of a message whose id a protocol gave, and `timestamp` is in ms."""
+    """A line; `wire` is the exact text of a message whose id a protocol gave, and `timestamp` is in ms.
+
+    `needs` are texts in that protocol that have to come first, and are no messages.
+    """
 
     id: str
     channel: str
@@ -37,18 +44,27 @@ class Handed(msgspec.Struct, rename="camel"):
     content: msgspec.Raw
     in_reply_to: str | None = None
     wire: str | None = None
+    needs: Annotated[list[str], msgspec.Meta(max_length=MAX_NEEDS)] = []
 
 
 _DECODER: Final = msgspec.json.Decoder(Handed)
 
 
-def line_of(gateway: Gateway, message: Message) -> bytes:
-    """Return *message* as a line for another gateway, with the digest by which sets are compared."""
+def line_of(gateway: Gateway, message: Message, told: set[bytes]) -> bytes:
+    """Return *message* as a line for another gateway, with the digest by which sets are compared.
+
+    It has everything that the message needs, but what was *told* with others.
+    """
     common = common_id(message.id, message.ids)
     parent = None if message.parent is None else gateway.index.message(message.parent)
-    wire = None if canonical_in(common) or message.wire is None else message.wire.decode()
+    wire, needs = None, list[str]()
+    if not canonical_in(common) and message.wire is not None:
+        wire = message.wire.decode()
+        for each in islice(_needed_by(gateway, message, told), MAX_NEEDS):
+            told.add(each)
+            needs.append(each.decode())
     return (
-        b'{"digest":"%b","id":%b,"channel":%b,"protocol":%b,"timestamp":%d,"inReplyTo":%b,"wire":%b,"content":%b}\n'
+        b'{"digest":"%b","id":%b,"channel":%b,"protocol":%b,"timestamp":%d,"inReplyTo":%b,"wire":%b,"needs":%b,"content":%b}\n'
         % (
             digest_of(common).hex().encode(),
             dumps(_name(message)),
@@ -57,9 +73,19 @@ def line_of(gateway: Gateway, message: Message) -> bytes:
             message.timestamp,
             dumps(message.parent if parent is None else _name(parent)),
             dumps(wire),
+            dumps(needs),
             one_line(message.content),
         )
     )
+
+
+def _needed_by(gateway: Gateway, message: Message, told: Collection[bytes]) -> Iterator[bytes]:
+    adapter = _adapter(gateway, message.protocol)
+    return iter(()) if adapter is None else (each for each in adapter.needed_by(message) if each not in told)
+
+
+def _adapter(gateway: Gateway, protocol: str) -> Adapter | None:
+    return next((each for each in gateway.adapters if each.name == protocol), None)
 
 
 def _name(message: Message) -> str:
@@ -104,12 +130,22 @@ def take(caller: Caller, handed: Handed) -> Message | bool:
 
 
 def _take_native(caller: Caller, handed: Handed) -> bool:
-    adapter = next((each for each in caller.gateway.adapters if each.name == handed.protocol), None)
+    adapter = _adapter(caller.gateway, handed.protocol)
     if adapter is None or handed.wire is None:
         raise Problem("request-refused", f"{handed.protocol!r} is no protocol here whose messages can be handed over")
-    return adapter.take_over(handed.wire.encode(), handed.channel, caller.principal, caller.who)
+    needs = [each.encode() for each in handed.needs]
+    return adapter.take_over(handed.wire.encode(), needs, handed.channel, caller.principal, caller.who)
 
 
 def result(handed: Handed, new: bool) -> bytes:
     """Return the line that tells what became of a message that was not refused."""
     return b'{"id":%b,"status":"%b"}\n' % (dumps(handed.id), ACCEPTED if new else KNOWN)
+
+
+def incomplete(handed: Handed, error: Incomplete) -> bytes:
+    """Return the line that tells which messages have to be handed over before this one."""
+    return b'{"id":%b,"status":"incomplete","missing":%b,"detail":%b}\n' % (
+        dumps(handed.id),
+        dumps([*error.missing]),
+        dumps(str(error)),
+    )

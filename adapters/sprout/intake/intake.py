@@ -53,6 +53,7 @@ class Intake:
         self._roots = roots
         self._replies = replies
         self._on_fault = on_fault
+        self.channel_of = roots.channel_of
 
     def take(self, line: NodeLine, session: SproutConnection, *, asked: bool = False) -> NodeOutcome:
         """Take the node that *session* announced on *line*.

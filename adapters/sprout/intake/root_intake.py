@@ -62,13 +62,17 @@ class RootIntake:
         self._nodes.cache(line.id, node)
         return NodeOutcome(seq)
 
+    def channel_of(self, id: str, node: Community) -> str:
+        """The channel that the community *node*, whose id is *id*, is or will be."""
+        name = self._gateways.channel(node) or self._nodes.channel(id)
+        return name or channel_name(id, node.name.text or "", self._bus.channels)
+
     def _take_community(self, line: NodeLine, node: Community, session: SproutConnection) -> int:
         """Log a community, and make it the channel that a trusted gateway says, that has it already, or a new one."""
         claimed = self._gateways.channel(node)
         if claimed is not None and self._mint.has_community(claimed):
             return self._take_alias(line, node, claimed, session)
-        name = claimed or self._nodes.channel(line.id)
-        name = name or channel_name(line.id, node.name.text or "", self._bus.channels)
+        name = self.channel_of(line.id, node)
         self._rights.admit(session, "publish", name, node.author)
         self._bus.channels.reserve(name)  # raises if only configured channels may exist
         seq = self._store.log_entity(line)

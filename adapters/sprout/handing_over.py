@@ -1,0 +1,117 @@
+"""Signed nodes that one gateway hands over to another (`trellis sync`), with those that they cannot be checked without.
+
+Messages that are signed nodes are handed over one by one, parents first. All other nodes, of identities, communities
+and conversations, and those that a gateway made of messages of other protocols, come with the first message that needs
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from adapters.sprout.forest.forest import NULL_ID, Community, Node, NodeError, Reply, decode, node_id
+from adapters.sprout.hub.nodes import NodeDirectory
+from adapters.sprout.sessions.parts import SproutParts
+from adapters.sprout.sessions.session import SproutSession
+from adapters.sprout.store.tables import NAME
+from adapters.sprout.wire import base64url
+from adapters.sprout.wire.codec import NodeLine, node_line
+from gateway.core.errors import Incomplete, RequestError
+from gateway.core.message import Message, PendingForm
+from gateway.core.shared_ids import canonical_in, common_id
+from gateway.storage.log import Log
+
+MAX_ABOVE: Final = 64  # nodes that come with one message; their signatures are checked in one turn of the loop
+OTHER_CHANNEL: Final = (
+    "here its community is another channel; gateways that name each other in sprout.gateways share their channels"
+)
+
+
+class Bringer(SproutSession):
+    """Who hands nodes over. Its rights count, or those of their authors, as for a link; its requests are paced."""
+
+    def pace(self, channel: str) -> None:
+        """Do nothing: each message is paced before it is handed over."""
+
+
+def nodes_above(nodes: NodeDirectory, message: Message) -> Iterator[bytes]:
+    """The nodes, as base64url, that *message*, a reply, cannot be checked without, ancestors and authors first.
+
+    Those that are messages are left out.
+    """
+    reply = decode(base64url.decode(message.wire or b""))
+    assert isinstance(reply, Reply)
+    chain: list[tuple[Node, bytes]] = []
+    id = reply.parent
+    while len(chain) < MAX_ABOVE // 2 and (found := _entity(nodes, id)) is not None:
+        chain.append(found)
+        id = found[0].parent if isinstance(found[0], Reply) else NULL_ID
+    if not chain or not isinstance(chain[-1][0], Community):
+        found = _entity(nodes, reply.community)
+        chain += () if found is None else (found,)
+    told: dict[str, None] = {}
+    for node, wire in (*reversed(chain), (reply, b"")):
+        if node.author not in told and (author := _entity(nodes, node.author)) is not None:
+            told[node.author] = None
+            yield author[1]
+        if wire:
+            yield wire
+
+
+def _entity(nodes: NodeDirectory, id: str) -> tuple[Node, bytes] | None:
+    """The node *id* and its base64url; None if it is not held, not signed yet, or a message that its author signed."""
+    seq = None if id == NULL_ID else nodes.store.seq(id)
+    entry = None if seq is None else nodes.store.entry(seq)
+    if entry is None or (
+        isinstance(entry, Message) and entry.protocol == NAME and not canonical_in(common_id(entry.id, entry.ids))
+    ):
+        return None
+    line = nodes.entry_line(entry)
+    data = line.data if isinstance(line, PendingForm) else line
+    wire = b"" if data is None else data.partition(b" ")[2]
+    return (decode(base64url.decode(wire)), wire) if wire else None
+
+
+def take_over(
+    parts: SproutParts, session: SproutSession, log: Log, wire: bytes, above: Sequence[bytes], channel: str
+) -> bool:
+    """Take the reply *wire* after the nodes *above* it, as `Adapter.take_over` says; return whether it was new."""
+    line = _line(wire)
+    node = _decode(line)
+    if not isinstance(node, Reply):
+        raise RequestError("the node is no reply")
+    lines = [_line(each) for each in above[:MAX_ABOVE]]
+    community = parts.nodes.node(node.community) or next(
+        (_decode(each) for each in lines if each.id == node.community), None
+    )
+    if not isinstance(community, Community):
+        raise Incomplete((node.community,))
+    intake = parts.intake
+    if intake.channel_of(node.community, community) != channel:
+        raise RequestError(OTHER_CHANNEL)
+    for each in lines:
+        if not parts.nodes.store.has(each.id):
+            intake.take(each, session, asked=True)
+    next_seq = log.next_seq
+    taken = intake.take(line, session)
+    if taken.missing:
+        raise Incomplete(taken.missing)
+    if taken.reason or taken.dropped:
+        raise RequestError(f"the node is refused: {taken.reason or taken.dropped}")
+    return taken.seq >= next_seq
+
+
+def _line(wire: bytes) -> NodeLine:
+    try:
+        raw = base64url.decode(wire)
+    except ValueError as error:
+        raise RequestError(f"a node is not base64url: {error}") from None
+    return node_line(node_id(raw), raw)
+
+
+def _decode(line: NodeLine) -> Node:
+    try:
+        return decode(line.raw)
+    except NodeError as error:
+        raise RequestError(f"a node makes no sense: {error}") from None
