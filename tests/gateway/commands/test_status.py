@@ -194,6 +194,7 @@ def on_a_terminal(*arguments: str, until: str, interrupt: bool = False, **enviro
                 break
             if interrupt and until.encode() in text:
                 process.send_signal(signal.SIGINT)
+                interrupt = False  # a second one could reach it while it ends
         assert process.wait(30) == 0
     finally:
         process.kill()

@@ -582,6 +582,7 @@ def test_a_deleted_channel_makes_room_for_another_also_after_a_restart(
 
 def test_a_full_disk_is_503(local: Any, http: httpx.Client) -> None:
     assert http.get("/readyz").status_code == 200
+    say(http)  # so that the sender and the channel are in the log
     local.settle()  # a write that ends takes back what follows
     local.gateway.log.congested = True
     response = http.post(LOBBY, content="1")
