@@ -1,0 +1,36 @@
+"""Servers of the fast shell, and a check that nothing unexpected is logged."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from tests.gateway.shells.fast_peers import Harness, Service, running
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def server(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    options = {"use_uvloop": request.param == "uvloop"}
+    with start_blocking_portal("asyncio", options) as portal:
+        service = portal.call(Service)
+        with portal.wrap_async_context_manager(running(service)) as port:
+            yield Harness(portal, service, port)
+
+
+@pytest.fixture
+def allowed(caplog: pytest.LogCaptureFixture) -> Iterator[set[str]]:
+    """What a test allows to be in the log, which is nothing unless it says so."""
+    caplog.set_level(logging.WARNING)
+    messages: set[str] = set()
+    yield messages
+    assert {record.getMessage() for record in caplog.get_records("call")} <= messages
+
+
+@pytest.fixture
+def sock() -> Iterator[socket.socket]:
+    with socket.socket() as sock:
+        yield sock
