@@ -33,9 +33,9 @@ class CannotJoin(OperatorError):
 class ClusterTransport(TurnTransport, Protocol):
     """A connection to the stream, which gives the gateway calls to run on its loop."""
 
-    on_call: Callable[[], None]  # told, in any thread, that there is something to `receive`
-    on_signal: Callable[[bytes], None]  # called, as one of the calls, with what others tell
-    is_full: Callable[[], bool]  # asked whether so much waits for the disk that no more is to be read
+    on_call: Callable[[], None]  # called in any thread when there is something to `receive`
+    on_signal: Callable[[bytes], None]  # gets each signal of another member, in one of the calls
+    is_full: Callable[[], bool]  # returns whether so much waits for the disk that no more is to be read
     place: int  # of what was given to the turn last, in the stream
     digest: int | None  # of that; None if it is not known
     lost: int  # signals that came too fast
@@ -54,7 +54,7 @@ class ClusterTransport(TurnTransport, Protocol):
         """Tell *data* to all others, or to the member *to*; it may be lost."""
 
     def status(self) -> JetStreamStatus:
-        """How it is doing."""
+        """The state of the connection and of the stream."""
 
     @property
     def refused(self) -> int:

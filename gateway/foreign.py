@@ -1,4 +1,4 @@
-"""Takes what other gateways logged: appends the same lines, and delivers them as if they were accepted here."""
+"""Takes what other gateways of a cluster logged: appends the same lines, and delivers them as if accepted here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ForeignEntries:
         return "an unknown protocol" if adapter is None else adapter.flaw(message)
 
     def hear(self, protocol: str, data: bytes) -> None:
-        """Give *data* to the adapter of *protocol*, which that of another gateway told; raises `BadSignal`."""
+        """Give *data*, from the adapter of *protocol* at another gateway, to the one here; raises `BadSignal`."""
         for adapter in self._adapters:
             if adapter.name == protocol:
                 try:

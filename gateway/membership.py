@@ -115,7 +115,7 @@ class Membership:
             self._run(call)
 
     def goodbye(self) -> None:
-        """Let nobody wait for the turn any more, since the gateway stops."""
+        """Refuse publishers that wait for the turn, since the gateway stops."""
         if not self.turn.acting:
             self.hold("the gateway is stopping")
 
@@ -132,7 +132,7 @@ class Membership:
         self.transport.close()
 
     def tick(self) -> None:
-        """Send a heartbeat, and note at first and each minute how far the log is, for the next start."""
+        """Send a heartbeat; at first and each minute save how far the log is, for the next start."""
         self.signalling.beat()
         me, *others = self.signalling.members()
         stored = self.transport.status().stored
@@ -143,7 +143,7 @@ class Membership:
             self._log.when_synced(state["next_seq"] - 1, partial(self._bookmark.save, state), hurry=False)
 
     def closed(self) -> None:
-        """Note how far the log is, which was closed; a gateway that lost its turn has not taken what it read last."""
+        """Save how far the closed log is; a gateway that lost its turn has not taken what it read last."""
         if not self.turn.over:
             self._bookmark.save(self._bookmark.state(self.turn.position, self.transport.place, self.transport.digest))
 
@@ -198,7 +198,7 @@ class Membership:
 
     @contextmanager
     def keeping(self) -> Iterator[Callable[[], None]]:
-        """Keep the turn for a moment, for a request that needs it, until it is over or calls what this gives it."""
+        """Keep the turn for a request that needs it, until the request is over or calls the function that it gets."""
         self.turn.requests += 1
         kept = True
 

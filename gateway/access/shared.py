@@ -1,7 +1,7 @@
-"""API keys over all gateways of a cluster: what is changed in the key file of one counts on all.
+"""API keys of all gateways of a cluster: a change in the key file of one counts on all.
 
-The members share one value: all keys as they are in a key file, with digests in place of secrets. Each merges what was
-changed in its own file since both were the same with what the others changed: by key, and what was removed stays so.
+The members share one value: all keys as they are in a key file, with digests in place of secrets. Each member merges,
+key by key, the changes of its own file since both were the same with those of the others; a removed key stays removed.
 """
 
 from __future__ import annotations

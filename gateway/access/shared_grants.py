@@ -1,7 +1,7 @@
-"""Grants over all gateways of a cluster: what is changed in the configuration of one counts on all.
+"""Grants of all gateways of a cluster: a change in the configuration of one counts on all.
 
 The members share one value: the rights of each principal. A gateway notes what its configuration said when it shared it
-last. What is different there since then it changes in the shared value; all else it takes from there.
+last. What has changed there since then it changes in the shared value; everything else it takes from the shared value.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class SharedGrants:
         self._now = dict(configured)  # what counts here
 
     def configure(self, configured: Mapping[str, tuple[str, ...]]) -> None:
-        """Take what the configuration says now; what was changed counts here at once, and elsewhere when it can."""
+        """Take the configuration as it is now; a change counts here at once, and elsewhere as soon as it is shared."""
         self._let_count(merged_grants(self._configured, dict(configured), self._now))
         self._configured = dict(configured)
         self._merge()
 
     def receive(self, version: int, data: bytes) -> None:
-        """Take the shared value; what is no value is ignored, and counted."""
+        """Take the shared value; an invalid one is ignored and counted."""
         try:
             shared = _decode(data) if version else {}
         except ValueError as error:
@@ -100,7 +100,7 @@ class SharedGrants:
 
 
 def merged_grants(was: Grants, here: Grants, shared: Grants) -> Grants:
-    """Change in *shared* what is different *here* from what *was* there."""
+    """Apply to *shared* the changes that were made *here* to what *was* configured."""
     changed = {name for name in was.keys() | here.keys() if was.get(name) != here.get(name)}
     kept = {name: rights for name, rights in shared.items() if name not in changed}
     return kept | {name: here[name] for name in here if name in changed}

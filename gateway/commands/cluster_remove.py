@@ -49,11 +49,11 @@ def remove(
 async def remove_from(cluster: ClusterSettings, name: str) -> int:
     """Append the removal of the gateway *name* to the stream, and return its position there."""
     from gateway.jetstream.connecting import UnfitStream  # nats-py is an extra
-    from gateway.jetstream.visit import append, overhear, visit
+    from gateway.jetstream.short_connection import append, collect_signals, short_connection
 
     try:
-        async with visit(_settings(cluster)) as client:
-            if name in alive(await overhear(client, cluster.name, LISTEN_SECONDS)):
+        async with short_connection(_settings(cluster)) as client:
+            if name in alive(await collect_signals(client, cluster.name, LISTEN_SECONDS)):
                 raise CommandError(f"{name} is alive: stop it first")
             return await append(client, cluster.name, encode_removal(name))
     except UnfitStream as error:

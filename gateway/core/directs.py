@@ -26,9 +26,9 @@ def ignore(_receivers: int | None) -> None:
 
 
 def first_direct_number(block: int) -> int:
-    """Where a member of a cluster begins, whose block of peer numbers begins at *block*: no other one has its ids.
+    """The first number in ids of direct messages of the cluster member whose peer numbers begin at *block*.
 
-    A block has 65,536 numbers at least, so two have different places; there is room for 8 million messages after each.
+    A block has at least 65,536 numbers, so two members have different ids; each has room for 8 million messages.
     """
     return FIRST_DIRECT_NUMBER + ((block >> 16) % (1 << 20) << 23)
 

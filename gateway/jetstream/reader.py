@@ -29,7 +29,7 @@ PORTION = 256  # messages asked for at once
 PORTION_BYTES = 32 << 20  # of a portion; more than the longest message
 MAX_UNTAKEN = 2 * PORTION  # messages read and not yet taken, beyond which nothing is asked for
 EXPIRES_SECONDS = 30.0  # after which a portion that is not full is asked for again
-HEARTBEAT_SECONDS = 2.0  # between signs of life from the server
+HEARTBEAT_SECONDS = 2.0  # of the server
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS  # after which the server has forgotten us
 RETRY_SECONDS = 0.1  # between two consumers
 HOLE_SECONDS = 20.0  # for which each consumer begins behind what comes next, after which the stream lacks that
@@ -168,7 +168,7 @@ class EntryReader:
         self._count()
 
     def _compare(self, position: int, data: bytes) -> None:
-        """See that the stream has still what was read last: it may have been restored from an older state."""
+        """Check that the stream still has what was read last: it may have been restored from an older state."""
         self._compares = False
         self._count()
         if position > self.position:
@@ -180,7 +180,7 @@ class EntryReader:
             self._ended = True
 
     def _note_hole(self, position: int) -> None:
-        """Begin again, perhaps at another server; what no server has for so long is not there."""
+        """Begin again, perhaps at another server; after `HOLE_SECONDS` the missing message counts as lost."""
         self._ended = True
         now = monotonic()
         self._hole_since = now if self._hole_since is None else self._hole_since
@@ -194,7 +194,7 @@ class EntryReader:
             self._open = False
 
     def _hear_status(self, headers: dict[str, str]) -> None:
-        """A sign of life, the end of a portion, or of the consumer."""
+        """Note a heartbeat, the end of a portion, or the end of the consumer."""
         status = headers.get("Status", "")
         if status == HEARTBEAT:
             return

@@ -1,7 +1,7 @@
-"""One value that several programs share, in a stream that keeps the last one only.
+"""One value that several programs share, in a stream that keeps only the newest one.
 
-Each program asks for it every few seconds, so one that was away gets it too. A program replaces only a value
-that it has seen.
+Each program asks for it every few seconds, so one that was away gets it too. A program replaces only the version that
+it has seen (compare and set).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ACK_SECONDS = 5.0
 
 
 class SharedValue:
-    """The value in the stream *name*, on so many *replicas*; *receive* gets each, with its version, 0 without any."""
+    """The value in the stream *name* on so many *replicas*; *receive* gets each version (0: none) and its value."""
 
     def __init__(self, client: Client, name: str, replicas: int, receive: Callable[[int, bytes], None]) -> None:
         self._client = client
@@ -33,12 +33,12 @@ class SharedValue:
         self._wake = asyncio.Event()
 
     def put(self, data: bytes, version: int) -> None:
-        """Replace the value of that *version* by *data*; if it is another one by now, *receive* gets that again."""
+        """Replace the value of that *version* by *data*; if there is another version by now, *receive* gets that."""
         self._put = data, version
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep asking."""
+        """Ask for ever."""
         while True:
             with suppress(Error, OSError, TimeoutError):
                 await self._exchange()

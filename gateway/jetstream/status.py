@@ -18,7 +18,7 @@ class Replica(NamedTuple):
 
 
 class StoredStream(NamedTuple):
-    """What the servers keep of a stream: from the position *first* to *last*, in *bytes*; and which servers do."""
+    """What the servers keep of a stream: positions *first* to *last*, in *bytes*, on these *replicas*."""
 
     first: int
     last: int
@@ -27,9 +27,9 @@ class StoredStream(NamedTuple):
 
 
 class JetStreamStatus(NamedTuple):
-    """Whether there is a connection, and to which *server*; how often it was lost; what is read and to be sent.
+    """Whether there is a connection, and to which *server*; *reconnects* counts how often it was made again.
 
-    *position* is the last that was read, *unsent* are bytes, *error* is what disturbs it. *stored* is what a server
+    *position* is the last that was read, *unsent* are bytes, *error* is the last fault. *stored* is what a server
     answered *silence* seconds ago, and None if none has yet; while all is well they are asked every two seconds.
     """
 
@@ -44,7 +44,7 @@ class JetStreamStatus(NamedTuple):
 
 
 def stored_stream(info: StreamInfo) -> StoredStream:
-    """What *info*, the answer of a server, says; a server that is alone does not tell who leads."""
+    """What *info*, the answer of a server, tells; a server that is alone does not tell who leads."""
     cluster, state = info.cluster, info.state
     found: list[Replica] = []
     if cluster is not None:

@@ -26,7 +26,7 @@ from .connecting import JetStreamSettings, UnfitStream, prepare, refusal, server
 from .reader import EntryReader, StreamEntry, StreamGap
 from .shared_value import SharedValue
 from .status import JetStreamStatus, StoredStream, stored_stream
-from .window import SendWindow, SentBatch
+from .window import OutgoingBatch, SendWindow
 
 ACK_SECONDS = 5.0  # after which a batch that the server has not acknowledged is sent again; an election takes as long
 RETRY_SECONDS = 0.25  # before sending again, and between attempts to connect
@@ -44,9 +44,9 @@ logger = structlog.get_logger("trellis")
 class JetStream:
     """Sends to a stream, and reads it.
 
-    *receive* gets entries in their order, without a gap, *hear* what others `tell` to all or to *address*, and *fail*
-    the reason if the stream cannot be used; they are called in the stream's thread. So are *values*, by the names of
-    values that all share: with the version of each, and the value.
+    *receive* gets entries in their order, without a gap, *hear* gets what others `tell` to all or to *address*, and
+    *fail* gets the reason if the stream cannot be used. *values* has a function for each shared value, by name, which
+    gets its version and its bytes. All are called in the stream's thread.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class JetStream:
     # Called in any thread
 
     def start(self, after: int, digest: int | None = None) -> None:
-        """Connect, and read from behind the position *after*, 0 for all. What is submitted before is sent, too.
+        """Connect, and read what follows the position *after*, 0 for all. Data that was submitted before is sent.
 
-        With the *digest* (CRC-32) of the data at that position, another stream is recognised.
+        By the *digest* (CRC-32) of the data at that position the stream is recognised as the same one.
         """
         self._after, self._digest = after, digest
         self._thread.start()
@@ -96,9 +96,9 @@ class JetStream:
         self._call(self._add, data)
 
     def tell(self, data: bytes, to: str = "") -> None:
-        """Tell *data* to all that read the stream now, or to the address *to*; it may be lost, and is not kept.
+        """Send *data* to all that read the stream now, or to the address *to*; it may be lost, and is not kept.
 
-        This program hears what it tells to everybody.
+        This program hears what it sends to all.
         """
         self._call(self._begin, data, to)
 
@@ -111,7 +111,7 @@ class JetStream:
         self._call(self._loop.call_later, seconds, call)
 
     def took(self, position: int) -> None:
-        """Everything up to *position* was taken: more may be read."""
+        """Note that everything up to *position* was taken, so that more may be read."""
         self._call(self._took, position)
 
     def stop(self) -> None:
@@ -297,7 +297,7 @@ class JetStream:
             self._wake.clear()
             await self._wake.wait()
 
-    async def _publish(self, item: SentBatch) -> None:
+    async def _publish(self, item: OutgoingBatch) -> None:
         name = self._settings.name
         try:
             acknowledged = await self._client.jetstream().publish(subject(name), item.data, ACK_SECONDS, name)
@@ -337,7 +337,7 @@ class JetStream:
 
 
 def signal_subject(name: str, address: str = "") -> str:
-    """The subject of what members of the cluster *name* tell all others, or the one at *address*."""
+    """The subject of signals to all members of the cluster *name*, or to the one at *address*."""
     return f"trellis-aside.{name}.{address}" if address else f"trellis-aside.{name}"
 
 

@@ -1,4 +1,4 @@
-"""What was submitted to the stream and is not known to be in it, in its order.
+"""The batches that were submitted to the stream and are not known to be in it, in their order.
 
 A batch is in the stream when the server acknowledged it behind the batch before it. If an answer is lost, or says that
 a batch came to stand before its predecessor, everything from there on is sent again, once no answer is outstanding.
@@ -14,8 +14,8 @@ from collections import deque
 MAX_IN_FLIGHT = 4  # batches
 
 
-class SentBatch:
-    """Bytes to send; `position` is where the server says that they are in the stream, None until it does."""
+class OutgoingBatch:
+    """Bytes to send; `position` is where a server has put them into the stream, None until it has acknowledged them."""
 
     __slots__ = ("data", "position", "sent")
 
@@ -26,11 +26,11 @@ class SentBatch:
 
 
 class SendWindow:
-    """Decides what to send next from what became of what was sent."""
+    """Decides what to send next: `MAX_IN_FLIGHT` batches at once, and all again from the first that was lost."""
 
     def __init__(self) -> None:
         self.size = 0  # bytes that are not known to be in the stream
-        self._items: deque[SentBatch] = deque()
+        self._items: deque[OutgoingBatch] = deque()
         self._in_flight = 0
         self._last = 0  # position of the last batch that is in the stream
         self._is_broken = False
@@ -46,10 +46,10 @@ class SendWindow:
 
     def add(self, data: bytes) -> None:
         """Add a batch at the end."""
-        self._items.append(SentBatch(data))
+        self._items.append(OutgoingBatch(data))
         self.size += len(data)
 
-    def next(self) -> SentBatch | None:
+    def next(self) -> OutgoingBatch | None:
         """The batch to send now; None if there is none, or too many are in flight."""
         if self._is_broken or self._in_flight >= MAX_IN_FLIGHT:
             return None
@@ -60,7 +60,7 @@ class SendWindow:
                 return item
         return None
 
-    def acknowledged(self, item: SentBatch, position: int) -> None:
+    def acknowledged(self, item: OutgoingBatch, position: int) -> None:
         """Note that *item*, which was in flight, is in the stream at *position*, as the server says."""
         self._in_flight -= 1
         item.position = position
@@ -73,7 +73,7 @@ class SendWindow:
             self._items.popleft()
 
     def failed(self) -> None:
-        """Note that a batch was in flight, and that it is not known whether it is in the stream."""
+        """Note that the answer to a batch in flight was lost, so the batch may be in the stream or not."""
         self._in_flight -= 1
         self._is_broken = True
 

@@ -18,8 +18,8 @@ from gateway.jetstream import reader
 from gateway.jetstream.connecting import JetStreamSettings, UnfitStream
 from gateway.jetstream.credentials import BadCredentials, Credentials, read_credentials
 from gateway.jetstream.reader import StreamEntry
+from gateway.jetstream.short_connection import append, short_connection
 from gateway.jetstream.stream import JetStream
-from gateway.jetstream.visit import append, visit
 from tests.nats import PROGRAM, NatsServer
 from tests.pages import ROOT, blocks
 from tests.waiting import until
@@ -292,7 +292,7 @@ authorization {{ users: [ {{ user: ann, password: sesame }}, {{ nkey: {PUBLIC} }
         return members[-1]
 
     async def visited(*about: object) -> int:
-        async with visit(settings(*about)) as client:  # type: ignore[arg-type]
+        async with short_connection(settings(*about)) as client:  # type: ignore[arg-type]
             return await append(client, "main", b"by a command")
 
     try:

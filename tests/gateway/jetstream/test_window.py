@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.jetstream.window import MAX_IN_FLIGHT, SendWindow, SentBatch
+from gateway.jetstream.window import MAX_IN_FLIGHT, OutgoingBatch, SendWindow
 
 ARRIVES, IS_LOST, ANSWER_IS_LOST, ARRIVES_LATE = "arrives", "is lost", "answer is lost", "arrives late"
 
@@ -30,11 +30,11 @@ class Network:
     def __init__(self, server: Server, fates: list[str]) -> None:
         self.server = server
         self.fates = fates
-        self.flying: list[tuple[SentBatch, str]] = []  # not answered
+        self.flying: list[tuple[OutgoingBatch, str]] = []  # not answered
         self.answers: dict[int, int] = {}
-        self.late: list[SentBatch] = []
+        self.late: list[OutgoingBatch] = []
 
-    def send(self, item: SentBatch) -> None:
+    def send(self, item: OutgoingBatch) -> None:
         fate = self.fates.pop() if self.fates else ARRIVES
         self.flying.append((item, fate))
         if fate == ARRIVES_LATE:
@@ -42,14 +42,14 @@ class Network:
         elif fate != IS_LOST:
             self._arrive(item)
 
-    def answer(self, which: int) -> tuple[SentBatch, int | None]:
+    def answer(self, which: int) -> tuple[OutgoingBatch, int | None]:
         """One of the answers that are outstanding; None if it does not come."""
         while self.late:
             self._arrive(self.late.pop(0))
         item, fate = self.flying.pop(which % len(self.flying))
         return item, self.answers[id(item)] if fate in (ARRIVES, ARRIVES_LATE) else None
 
-    def _arrive(self, item: SentBatch) -> None:
+    def _arrive(self, item: OutgoingBatch) -> None:
         self.answers[id(item)] = self.server.append(item.data)
 
 

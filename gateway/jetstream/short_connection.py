@@ -18,8 +18,8 @@ APPEND_SECONDS = 15.0  # an election of a leader takes as long
 
 
 @asynccontextmanager
-async def visit(settings: JetStreamSettings) -> AsyncIterator[Client]:
-    """Connect for a moment; raises `UnfitStream` if no server answers, or one refuses."""
+async def short_connection(settings: JetStreamSettings) -> AsyncIterator[Client]:
+    """A connection for a moment; raises `UnfitStream` if no server answers, or one refuses."""
     client = Client()
     options = prepare(client, settings)
     try:
@@ -34,11 +34,11 @@ async def visit(settings: JetStreamSettings) -> AsyncIterator[Client]:
 
 
 async def _raised(_error: Exception) -> None:
-    """Say nothing: what fails is raised as well."""
+    """Log nothing: errors are raised as well."""
 
 
-async def overhear(client: Client, name: str, seconds: float) -> list[bytes]:
-    """What the members of the cluster *name* tell each other for so many *seconds*."""
+async def collect_signals(client: Client, name: str, seconds: float) -> list[bytes]:
+    """The signals that the members of the cluster *name* send within so many *seconds*."""
     heard: list[bytes] = []
 
     async def hear(message: Msg) -> None:
@@ -50,5 +50,5 @@ async def overhear(client: Client, name: str, seconds: float) -> list[bytes]:
 
 
 async def append(client: Client, name: str, data: bytes) -> int:
-    """Append *data* to the stream *name*; returns its position there."""
+    """Append *data* to the stream *name*; return its position there."""
     return (await client.jetstream().publish(subject(name), data, APPEND_SECONDS, name)).seq
