@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from zlib_ng.zlib_ng import crc32
@@ -38,6 +39,7 @@ class ClusterTransport(TurnTransport, Protocol):
     is_full: Callable[[], bool]  # returns whether so much waits for the disk that no more is to be read
     place: int  # of what was given to the turn last, in the stream
     digest: int | None  # of that; None if it is not known
+    time: tuple[int, float]  # when a server took that (ms since 1970), and when it came here (seconds, monotonic)
     lost: int  # signals that came too fast
 
     def open(self, turn: Turn, place: int) -> None:
@@ -74,6 +76,7 @@ class JetStreamTransport:
         self._untaken = False  # whether something was taken while it was full, so that no more is read
         self.place = 0
         self.digest: int | None = None
+        self.time = (0, 0.0)
         self.lost = 0  # signals that came too fast
         self.shared: dict[str, SharedKeys | SharedGrants] = {}  # by the names of values
         self._unheard = 0  # bytes
@@ -178,6 +181,7 @@ class JetStreamTransport:
     def _take(self, entries: list[StreamEntry]) -> None:
         for entry in entries:
             self.place, self.digest = entry.position, crc32(entry.data)
+            self.time = entry.time, monotonic()
             self._turn.arrived(entry.data)
         self._read_more()
 

@@ -20,10 +20,12 @@ from typing import Any, Final
 import anyio
 import structlog
 
+from gateway.cluster.agreed_clock import AgreedClock
 from gateway.cluster.batch import member
 from gateway.cluster.bookmark import Bookmark
 from gateway.cluster.lag import Lag, LagMeter
 from gateway.cluster.reasons import ELSEWHERE, QUIET, REMOVED, TORN
+from gateway.cluster.roster import SILENT as SILENCE
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat
 from gateway.cluster.turn import LEASE, STALLED, Turn
@@ -44,6 +46,7 @@ NUMBERS: Final = 1 << 16  # peer numbers that are reserved at once, since none c
 SAVE_SECONDS: Final = 60.0
 SILENT: Final = 10.0  # seconds without an answer of the servers, also if nobody waits for one
 LAGGING: Final = 10.0  # seconds behind the cluster, after which the gateway is not ready
+KEEP_TIME: Final = "keep it right by NTP; what is accepted here has the time of the other members meanwhile"
 FILE: Final = "stream-position.json"  # in the data directory
 
 _VERSION: Final = version("trellis-gateway")
@@ -74,6 +77,8 @@ class Membership:
         self.transport = transport
         self.failure: str | None = None  # why it stops
         self._clock = clock
+        self._time: AgreedClock | None = None  # once the gateway starts
+        self._ahead = 0  # ms by which its clock was ahead of all others at the last tick
         self.turn = Turn(member(name, time_ns() // 1_000_000), self, transport, clock, lease=lease)
         self.signalling = Signalling(
             transport, clock, self.turn.wanted, self._heartbeat, terms, _refuse, lambda: transport.status().silence
@@ -102,6 +107,20 @@ class Membership:
         bus.directs.next_id = count(first_direct_number(bus.peers.free - NUMBERS))
         self.signalling.start(bus, foreign.flaw, foreign.hear)
         self.turn.callbacks = self
+
+    def agreed_clock(self, clock: Callable[[], int]) -> Callable[[], int]:
+        """The time (ms since 1970) of what this gateway accepts, where its own *clock* says so."""
+        self._time = AgreedClock(clock, self._other_times)
+        return self._time.now
+
+    def _other_times(self) -> list[int]:
+        """The time by the clocks of other members, and of the server, which counts if there are others."""
+        times, (time, read) = self.signalling.roster.times(), self.transport.time
+        heard = self.turn.heard_other
+        others = times or (heard is not None and self._clock() - heard <= SILENCE)
+        if others and time and (since := monotonic() - read) <= SILENCE:
+            times.append(time + int(since * 1000))
+        return times
 
     def started(self, post: Callable[[Callable[[], None]], None]) -> None:
         """Let others have the turn; *post* runs a call on the loop of the gateway."""
@@ -134,6 +153,7 @@ class Membership:
     def tick(self) -> None:
         """Send a heartbeat; at first and each minute save how far the log is, for the next start."""
         self.signalling.beat()
+        self._check_clock()
         me, *others = self.signalling.members()
         stored = self.transport.status().stored
         self.lag = self._lag_meter.measure(me, others, stored.last if stored is not None else 0)
@@ -142,6 +162,14 @@ class Membership:
             state = self._bookmark.state(self.turn.position, self.transport.place, self.transport.digest)
             self._log.when_synced(state["next_seq"] - 1, partial(self._bookmark.save, state), hurry=False)
 
+    def _check_clock(self) -> None:
+        """Say when the clock begins to be ahead of all others."""
+        was, self._ahead = self._ahead, 0 if self._time is None else self._time.refresh()
+        if self._ahead and not was:
+            logger.warning(
+                "the clock of this machine is not believed", ahead_seconds=self._ahead // 1000, remedy=KEEP_TIME
+            )
+
     def closed(self) -> None:
         """Save how far the closed log is; a gateway that lost its turn has not taken what it read last."""
         if not self.turn.over:
@@ -149,7 +177,8 @@ class Membership:
 
     def _heartbeat(self) -> Heartbeat:
         turn = self.turn
-        return Heartbeat(turn.me, _VERSION, turn.position.next_seq, self.transport.place, turn.acting)
+        clock = 0 if self._time is None else self._time.own()
+        return Heartbeat(turn.me, _VERSION, turn.position.next_seq, self.transport.place, turn.acting, clock=clock)
 
     @property
     def trouble(self) -> str | None:

@@ -172,7 +172,8 @@ class Gateway:
         segments.on_fault = self.faults.record
         limits = self.settings.log
         sealing = SealPolicy(bytes=limits.segment_bytes)
-        self.log_clock = LogClock(clock, self.index.last_time)
+        agreed = clock if self.membership is None else self.membership.agreed_clock(clock)
+        self.log_clock = LogClock(agreed, self.index.last_time)
         self.log = IndexedLog(
             self.index, segments, post, self.log_clock.now, sealing=sealing, on_fault=self.faults.disk
         )

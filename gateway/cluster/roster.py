@@ -74,6 +74,12 @@ class MemberRoster:
         """The last heartbeat of each other member."""
         return [heartbeat for _, heartbeat in self._heard.values()]
 
+    def times(self) -> list[int]:
+        """The time of day (ms since 1970) by the clock of each other member that tells it."""
+        now = self._clock()
+        heard = self._heard.values()
+        return [each.clock + int((now - at) * 1000) for at, each in heard if each.clock and now - at <= SILENT]
+
     def infos(self) -> list[MemberInfo]:
         """What is known of the others, by name."""
         now = self._clock()

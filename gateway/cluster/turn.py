@@ -93,6 +93,7 @@ class Turn:
         self.me = me
         self.callbacks = callbacks
         self.position = Position()
+        self.heard_other: float | None = None  # when the last batch of another member came
         self.acting = False  # whether this gateway accepts
         self.pinned = False  # keeps the turn, as while the gateway starts
         self.requests = 0  # under way that need the turn
@@ -193,6 +194,7 @@ class Turn:
             return
         self._torn = None
         self._heard = self._clock()
+        self.heard_other = self.heard_other if batch.member == self.me else self._heard
         self._removed.discard(name_of(batch.member))  # which came back under its name
         sent, self._sent = self._sent, None
         if batch.member == self.me and sent is not None:

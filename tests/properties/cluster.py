@@ -44,6 +44,7 @@ class MemoryTransport:
         self.on_signal: Callable[[bytes], None] = lambda _data: None
         self.stream = stream
         self.place = 0  # batches that were taken
+        self.time = (0, 0.0)
         self.digest: int | None = None
         self.is_full: Callable[[], bool] = lambda: False
         self.lost = self.refused = 0
