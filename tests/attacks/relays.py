@@ -12,7 +12,7 @@ from hashlib import sha1
 from itertools import count
 from select import select
 
-from .client_frames import BINARY, PING, RELAY, TEXT, broadcast, websocket
+from .client_frames import BINARY, PING, RELAY, TEXT, broadcast, http, websocket
 from .target import Report, Target
 from .unread import LARGE
 from .wire import NARROW, PATIENCE, TURN, Raw
@@ -96,18 +96,28 @@ def garbage(target: Target, seconds: float) -> Report:
 
 def unread(target: Target, seconds: float) -> Report:
     """It never reads, while somebody says 60 kB again and again on the channel that is linked."""
-    report, deadline = Report(), time.monotonic() + seconds
+    report, deadline, dropped = Report(), time.monotonic() + seconds, 0
     speaker = websocket(target, RELAY)
     for silent in dialled(target, deadline, Dialled, window=NARROW):
-        while silent.ended is None and time.monotonic() < deadline:
+        now = dropped
+        while now == dropped and time.monotonic() < deadline:
             for _ in range(ROUND):
                 speaker.say(broadcast(LINKED, LARGE))
-            silent.look()
-            time.sleep(0.01)
+            now = drops(target)
+        if now > dropped:
+            dropped = now
+            silent.end()  # it learns nothing of that, as it does not read
         silent.account(report)
     speaker.socket.close()
-    report.hold("who never reads is dropped", report.dropped)
+    report.hold("who never reads is dropped", dropped)
     return report
+
+
+def drops(target: Target) -> int:
+    """How many connections of its link the gateway has given up."""
+    answer = http(target, "/v1/stats")
+    (link,) = json.loads(answer.partition(b"\r\n\r\n")[2])["links"]
+    return int(link["connects"]) - (link["state"] == "connected")
 
 
 def attack(target: Target, seconds: float, feed: Feed, begin: Begin = Dialled) -> Report:

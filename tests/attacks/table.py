@@ -125,7 +125,7 @@ ATTACKS: Final = (
     Attack("broker-garbage", "it says what nobody asked for, in frames of all sizes and kinds", brokers.garbage,
            needs=BROKER, brief=False),
     Attack("broker-unread", "it never reads, while 60 kB are said again and again on a linked stream", relays.unread,
-           needs=BROKER, brief=False),
+           needs=BROKER, brief=False, memory=128),  # of which a third is in use: the rest lies between blocks that are
 
     Attack("peer-flood", "an Arbor relay that the gateway dials announces good nodes at full speed",
            sprout_peers.flood, needs=PEER, brief=False),
