@@ -117,7 +117,7 @@ def drops(target: Target) -> int:
     """How many connections of its link the gateway has given up."""
     answer = http(target, "/v1/stats")
     (link,) = json.loads(answer.partition(b"\r\n\r\n")[2])["links"]
-    return int(link["connects"]) - (link["state"] == "connected")
+    return int(link["connects"] - (link["state"] == "connected"))
 
 
 def attack(target: Target, seconds: float, feed: Feed, begin: Begin = Dialled) -> Report:

@@ -10,6 +10,7 @@ from .client_frames import RELAY, STREAMR
 
 DROP = 15.0  # seconds: `limits.handshake_seconds`, and some for a busy machine
 SILENT = 17.0
+UNREAD = 6.0  # until more has been said than waits for a link: who says it is paced
 BUDGET = 400.0  # MiB: what all may hold together that sends half of something; a quarter of a small machine
 KEYS, TLS, TRIO, FEW = (frozenset({need}) for need in ("keys", "tls", "trio", "few"))
 LINK, BROKER, PEER = (frozenset({need}) for need in ("link", "broker", "peer"))  # that the gateway dials
@@ -116,7 +117,7 @@ ATTACKS: Final = (
     Attack("link-garbage", "it says what nobody asked for, in frames of all sizes and kinds", relays.garbage,
            needs=LINK, brief=False),
     Attack("link-unread", "it never reads, while 60 kB are said again and again on a linked channel", relays.unread,
-           needs=LINK, brief=False),
+           seconds=UNREAD, needs=LINK, brief=False),
 
     Attack("broker-flood", "a Streamr broker that the gateway dials sends new messages at full speed", brokers.flood,
            needs=BROKER, brief=False),
@@ -125,7 +126,7 @@ ATTACKS: Final = (
     Attack("broker-garbage", "it says what nobody asked for, in frames of all sizes and kinds", brokers.garbage,
            needs=BROKER, brief=False),
     Attack("broker-unread", "it never reads, while 60 kB are said again and again on a linked stream", relays.unread,
-           needs=BROKER, brief=False, memory=128),  # of which a third is in use: the rest lies between blocks that are
+           seconds=UNREAD, needs=BROKER, brief=False, memory=128),  # see docs/operations.md
 
     Attack("peer-flood", "an Arbor relay that the gateway dials announces good nodes at full speed",
            sprout_peers.flood, needs=PEER, brief=False),
