@@ -54,7 +54,10 @@ def open_offline(settings: Settings, adapters: Adapters) -> Iterator[OfflineGate
             "the gateway is a member of a cluster (cluster.url), whose log grows only while it runs: publish over "
             "REST instead"
         )
-    logs.configure(settings.log_format, settings.log_level)
+    quiet = (
+        "warning" if settings.log_level == "info" else settings.log_level
+    )  # connections and channels are no news here
+    logs.configure(settings.log_format, quiet)
     here = OfflineGateway(settings, adapters)
     try:
         yield here
