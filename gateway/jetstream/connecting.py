@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from random import sample
 from typing import Any, NamedTuple
 
 from nats.aio.client import Client
@@ -33,7 +34,8 @@ class JetStreamSettings(NamedTuple):
 
 def prepare(client: Client, settings: JetStreamSettings) -> dict[str, Any]:
     """The options with which *client* is to connect; raises `UnfitStream` if files of *settings* cannot be used."""
-    options: dict[str, Any] = {"servers": list(settings.urls)}
+    urls = sample(settings.urls, len(settings.urls))  # the next one is always another server
+    options: dict[str, Any] = {"servers": urls, "dont_randomize": True}
     if settings.authorities is not None or any(url.startswith("tls:") for url in settings.urls):
         try:
             options["tls"] = ssl.create_default_context(cafile=settings.authorities)
@@ -53,6 +55,13 @@ def server_of(client: Client) -> str:
     """The host and port to which *client* is connected, without a password; empty if it is not."""
     url = client.connected_url
     return "" if url is None else url.netloc.rpartition("@")[2]
+
+
+def abort(client: Client) -> None:
+    """End the connection of *client* without sending what is left; nats-py has no public way."""
+    writer = getattr(client._transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
 
 
 def refusal(error: Exception) -> str | None:

@@ -22,7 +22,7 @@ from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
 from nats.js.manager import JetStreamManager
 
-from .connecting import JetStreamSettings, UnfitStream, prepare, refusal, server_of
+from .connecting import JetStreamSettings, UnfitStream, abort, prepare, refusal, server_of
 from .reader import EntryReader, StreamEntry, StreamGap
 from .shared_value import SharedValue
 from .status import JetStreamStatus, StoredStream, stored_stream
@@ -33,6 +33,8 @@ RETRY_SECONDS = 0.25  # before sending again, and between attempts to connect
 RECONNECT_SECONDS = 1  # between attempts of the client to connect again
 WATCH_SECONDS = 2.0  # between questions what the servers keep
 PING_SECONDS = 2  # between pings; a server that does not answer two is left
+SILENT_SECONDS = 10.0  # without an answer about the stream, after which another server is tried; elections take less
+LOOK_SECONDS = 1.0  # between looks at the connection; one that is not closed in that time is aborted
 MAX_AGE_SECONDS = 7 * 86_400.0  # of what the stream keeps: a gateway that was away for longer needs a peer's log
 STOP_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
@@ -80,6 +82,7 @@ class JetStream:
         self._reconnects = 0
         self._stored: StoredStream | None = None
         self._answered = time.monotonic()  # when the servers said so
+        self._closed = False  # whether the client has closed the last connection, and has no other yet
 
     # Called in any thread
 
@@ -197,6 +200,7 @@ class JetStream:
                 for value in self._values.values():
                     tasks.create_task(value.run())
                 tasks.create_task(self._watch())
+                tasks.create_task(self._leave())
         finally:
             with suppress(Error, OSError, TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):  # asyncio waits for a minute after a TLS handshake failed
@@ -217,6 +221,25 @@ class JetStream:
                 self._stored = stored_stream(await manager.stream_info(self._settings.name))
                 self._answered = time.monotonic()
             await asyncio.sleep(WATCH_SECONDS)
+
+    async def _leave(self) -> None:
+        """Leave a server that is cut off from the others: it answers pings, and nothing about the stream.
+
+        Abort a connection that the client cannot close, because what was written last does not get through: it would
+        wait for TCP, some minutes.
+        """
+        left, was_closing = time.monotonic(), False
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            client, now = self._client, time.monotonic()
+            closing = client.is_reconnecting and not self._closed
+            if closing and was_closing:
+                abort(client)
+            elif client.is_connected and len(client.servers) > 1 and now - max(left, self._answered) > SILENT_SECONDS:
+                left = now
+                await self._note(ConnectionError("the server does not answer about the stream"))
+                await client.force_reconnect()
+            was_closing = closing
 
     async def _connect(self, options: dict[str, Any]) -> None:
         """Connect; from then on the client itself connects again."""
@@ -326,10 +349,11 @@ class JetStream:
             raise UnfitStream(reason)
 
     async def _disconnected(self) -> None:
+        self._closed = True
         await self._note(ConnectionError("there is no connection to a server of the stream"))
 
     async def _reconnected(self) -> None:
-        self._error = ""
+        self._error, self._closed = "", False
         self._reconnects += 1
         logger.info("the stream is connected again")
         if self._reader is not None:

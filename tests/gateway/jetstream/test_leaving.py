@@ -1,0 +1,116 @@
+"""A member leaves a server that is cut off, from it or from the other servers, and goes on with another one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from gateway.jetstream import stream
+from gateway.jetstream.connecting import JetStreamSettings
+from tests.faults.cluster.machines import Servers
+from tests.faults.cluster.proxy import Proxy
+from tests.nats import NatsServer
+from tests.waiting import until
+
+from .test_stream import Member
+
+LONG = bytes(6 << 20)  # more than sockets hold
+T = TypeVar("T")
+
+
+class Loop:
+    """An event loop in a thread, for proxies."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The result of *call*, in the loop."""
+
+        async def run() -> T:
+            return await call()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
+
+    def do(self, call: Callable[[], Any]) -> None:
+        """Call *call* in the loop."""
+
+        async def do() -> None:
+            call()
+
+        self.run(do)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.stop()
+
+
+def port_of(member: Member) -> int:
+    return int(member.stream.status().server.rpartition(":")[2] or 0)
+
+
+def counts(member: Member, data: bytes) -> bool:
+    return data in member.counted()
+
+
+def test_a_connection_that_hangs_is_left_while_much_is_unsent(tmp_path: Path, loop: Loop) -> None:
+    server = NatsServer(tmp_path)
+    ways = {way.port: way for way in (Proxy(server.port), Proxy(server.port))}
+    for way in ways.values():
+        loop.run(way.start)
+    member = Member(JetStreamSettings("test", tuple(f"nats://127.0.0.1:{port}" for port in ways)))
+    try:
+        member.stream.submit(b"1")
+        until(lambda: member.data == [b"1"])
+        first = port_of(member)
+        loop.do(ways[first].hang)
+        for _ in range(4):
+            member.stream.submit(LONG)
+        member.stream.submit(b"2")
+        until(lambda: b"2" in member.data and member.data.count(LONG) >= 4)
+        until(lambda: port_of(member) not in (0, first))
+    finally:
+        member.stream.stop()
+        for way in ways.values():
+            loop.run(way.stop)
+        server.stop()
+
+
+def test_a_server_that_is_cut_off_from_the_others_is_left(
+    tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "SILENT_SECONDS", 2.0)
+    servers = Servers(tmp_path)
+    loop.run(servers.start)
+    ports = {server.port: name for name, server in servers.servers.items()}
+    member = Member(JetStreamSettings("test", tuple(f"nats://127.0.0.1:{port}" for port in ports), 3))
+    try:
+        for number in (b"1", b"2"):
+            member.stream.submit(number)
+            until(partial(counts, member, number))
+        first = port_of(member)
+        for way in servers.ways_of(ports[first], gateways=False):
+            loop.do(way.hang)
+        for number in (b"3", b"4"):
+            member.stream.submit(number)
+            until(partial(counts, member, number))
+        until(lambda: port_of(member) not in (0, first))
+    finally:
+        member.stream.stop()
+        loop.run(servers.stop)
