@@ -21,10 +21,10 @@ import anyio
 import structlog
 
 from gateway.cluster.agreed_clock import AgreedClock
-from gateway.cluster.batch import member
+from gateway.cluster.batch import Batch, member
 from gateway.cluster.bookmark import Bookmark
 from gateway.cluster.lag import Lag, LagMeter
-from gateway.cluster.reasons import ELSEWHERE, QUIET, REMOVED, TORN
+from gateway.cluster.reasons import ELSEWHERE, QUIET, REMOVED, STRAY, TORN
 from gateway.cluster.roster import SILENT as SILENCE
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat
@@ -84,6 +84,8 @@ class Membership:
             transport, clock, self.turn.wanted, self._heartbeat, terms, _refuse, lambda: transport.status().silence
         )
         transport.on_signal = self.signalling.hear
+        self.signalling.on_heartbeat = self._compare
+        self._stray: Batch | None = None  # the last one that the log has told
         self._lag_meter = LagMeter(clock)
         self.lag = Lag(0, 0, 0.0)  # how far it is, at the last tick
         self._calls = deque[Call]()  # that wait for the turn
@@ -178,7 +180,22 @@ class Membership:
     def _heartbeat(self) -> Heartbeat:
         turn = self.turn
         clock = 0 if self._time is None else self._time.own()
-        return Heartbeat(turn.me, _VERSION, turn.position.next_seq, self.transport.place, turn.acting, clock=clock)
+        place, number, end = self.transport.place, turn.position.number, turn.position.next_seq
+        return Heartbeat(turn.me, _VERSION, end, place, turn.acting, clock=clock, batches=number)
+
+    def _compare(self, heartbeat: Heartbeat) -> None:
+        """Tell the turn what counted at another member that has read as far, and the log who disturbs."""
+        if heartbeat.place >= self.transport.place:
+            self.turn.compare(heartbeat.batches)
+        stray, self._stray = self._stray, self.turn.stray
+        if self._stray is not None and self._stray is not stray:
+            logger.warning(
+                "a batch in the stream does not follow the one before, and is ignored",
+                sender=self._stray.member,
+                number=self._stray.number,
+                expected=self.turn.position.number + 1,
+                remedy=STRAY,
+            )
 
     @property
     def trouble(self) -> str | None:

@@ -15,7 +15,12 @@ REMOVED: Final = (
 )
 TORN: Final = (
     "the stream lacks a batch that others have read: a NATS server has lost or damaged it. Look at the servers, and if "
-    "they are well, restore a backup of a member that was made since (docs/how-to/cluster.md)"
+    "they are well, restore a backup of a member that was made since. If no other member is there, somebody else may "
+    "have written a batch that does not follow, which the log names: start two members (docs/how-to/cluster.md)"
+)
+STRAY: Final = (
+    "if other members go on, its sender is broken, or is a stranger with credentials of the NATS servers: stop it, and "
+    "give the members other ones. If this gateway ends because of it, the stream lacks something"
 )
 QUIET: Final = "no other member passes the turn on, or the servers have no quorum"
 ELSEWHERE: Final = "another gateway accepts now; try again in a moment"

@@ -61,6 +61,7 @@ class Signalling:
     ) -> None:
         self.roster = MemberRoster(clock)
         self.bad = 0  # signals that were not valid
+        self.on_heartbeat: Callable[[Heartbeat], object] = lambda _heartbeat: None  # called with those of members
         self.holders = LinkHolders(state().member, self.roster, clock, silence)
         self._transport = transport
         self._clock = clock
@@ -157,6 +158,7 @@ class Signalling:
         if not self.roster.contains(heartbeat.member):
             return
         self.agreement.take_heartbeat(heartbeat)
+        self.on_heartbeat(heartbeat)
         if self._presence is not None:
             self._presence.take_heartbeat(heartbeat.member, heartbeat.number)
 

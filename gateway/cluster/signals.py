@@ -44,7 +44,7 @@ class Heartbeat(msgspec.Struct, tag_field="signal", tag="alive"):
     Its log ends before *next_seq*; it has taken the stream up to *place*, and *acts* if it accepts now. It has sent
     the `PresenceChanges` up to that *number*. It *speaks* that `PROTOCOL`, understands those from the *oldest* on, and
     has *terms* of that digest, if it tells any (`gateway.cluster.agreement`). It names the *links* of these digests.
-    Its *clock* has that time (ms since 1970); 0 if it does not tell.
+    Its *clock* has that time (ms since 1970); 0 if it does not tell. Of the stream up to *place*, *batches* counted.
     """
 
     member: MemberId
@@ -58,6 +58,7 @@ class Heartbeat(msgspec.Struct, tag_field="signal", tag="alive"):
     terms: Annotated[str, Meta(max_length=MAX_VERSION)] = ""
     links: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=MAX_LINKS)] = []
     clock: Count = 0
+    batches: Count = 0
 
 
 class Terms(msgspec.Struct, tag_field="signal", tag="terms"):

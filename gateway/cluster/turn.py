@@ -9,7 +9,8 @@ log has is a beginning of the stream, whenever the process ends. If a gateway ac
 stream, because another one claimed the turn, it has to start again (`TurnCallbacks.lost`). No clock decides what
 counts. A batch is sent when its sender has read the one before, so one that does not follow shows that something is
 missing in the stream as it is read here. A gateway that sees such a batch, and none that follows for the lease, ends
-if it would accept: it would continue alone, from another state than the others (`TurnCallbacks.torn`).
+if it would accept: it would continue alone, from another state than the others (`TurnCallbacks.torn`). If another
+member read as far and counted as many batches, nothing is missing: whoever sent that batch is no sound member.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ class Turn:
         self.ignored = 0  # batches that did not count
         self.base = 1  # the sequence of the first line, if the stream is empty
         self.over = False  # after `TurnCallbacks.lost`, or another end
+        self.stray: Batch | None = None  # the last batch that did not follow
         self._torn: float | None = None  # since when the stream has a batch that does not follow
         self._transport = transport
         self._clock = clock
@@ -141,6 +143,11 @@ class Turn:
         if member != self.me:
             self._wanted[member] = None
             self._consider()
+
+    def compare(self, batches: int) -> None:
+        """Note that of the stream up to here, or further, *batches* counted at another member."""
+        if batches == self.position.number:
+            self._torn = None
 
     def finished(self) -> None:
         """Note that a request that needed the turn is over."""
@@ -189,8 +196,9 @@ class Turn:
             return
         if not self.position.admit(batch):
             self.ignored += 1
-            if batch.number > self.position.number and self._torn is None:
-                self._torn = self._clock()
+            if batch.number > self.position.number:
+                self.stray = batch
+                self._torn = self._clock() if self._torn is None else self._torn
             return
         self._torn = None
         self._heard = self._clock()

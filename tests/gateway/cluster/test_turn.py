@@ -276,6 +276,7 @@ def test_who_reads_a_stream_with_a_hole_does_not_accept(world: World, damage: st
     world.stream[1:2] = [] if damage == "missing" else [hole.replace(b"start", b"stars")]
     reader.read_all()
     world.members = [reader]
+    reader.turn.compare(other.turn.position.number)  # more has counted there
     reader.say()
     world.now += LEASE + 0.1
     settle(world, reader)
@@ -299,6 +300,24 @@ def test_a_batch_out_of_turn_disturbs_nobody(world: World) -> None:
     assert [each.is_torn for each in (one, other)] == [False, False]
     assert other.turn.acting
     assert other.log == world.lines()
+
+
+@pytest.mark.parametrize(("ahead", "first"), [(97, 0), (1, 5)])
+def test_a_batch_that_follows_nowhere_ends_nobody_who_can_compare(world: World, ahead: int, first: int) -> None:
+    """Nobody says anything after it; it could show that the reader lacks something."""
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    number, end = one.turn.position.number, one.turn.position.next_seq
+    world.stream.append(encode_batch(Batch("x@1", number + ahead, "x@1", end + first, [])))
+    for each in world.members:
+        each.read_all()
+    assert other.turn.stray == decode_batch(world.stream[-1])
+    other.turn.compare(one.turn.position.number)
+    other.say()
+    world.now += LEASE + 0.1
+    settle(world, other)
+    assert ([each.is_torn for each in (one, other)], other.turn.acting) == ([False, False], True)
 
 
 def test_who_leaves_gives_the_turn_up(world: World) -> None:
