@@ -21,6 +21,7 @@ from gateway.http.selection import Selection
 from gateway.runtime import Gateway
 from gateway.settings import settings_model
 from gateway.shells.uvicorn_http import FastHttp
+from tests.gateway.commands.program import Run, trellis
 from tests.gateway.operated import Operated
 from tests.server import Server
 from tests.still import PATIENCE, Posted
@@ -177,3 +178,16 @@ def operated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     made = Operated(tmp_path_factory.mktemp("operated"), request.param)
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A gateway in a process of its own, for the tests of a file."""
+    with Server(tmp_path_factory.mktemp("gateway") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def run(server: Server) -> Run:
+    """`trellis` that talks to the server."""
+    return lambda *arguments, **more: trellis(*arguments, TRELLIS_URL=f"http://{server.http}", **more)

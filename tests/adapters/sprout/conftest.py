@@ -288,3 +288,11 @@ def nodes(text: str) -> Iterator[tuple[str, Any, bytes]]:
 def pairs(node: Any) -> dict[str, bytes]:
     """What the metadata of *node* says."""
     return twig.decode(node.metadata.blob)
+
+
+@pytest.fixture
+def lobby(place: Any, alice: Any, announce: Callable[..., str]) -> str:
+    """A community of Alice's called lobby, which the gateway holds."""
+    community: str = alice.community("lobby")
+    assert announce(place.connect(), alice.identity, community) == "status 77 0\n"
+    return community

@@ -22,7 +22,7 @@ from gateway.http.events import EventSession
 from gateway.http.feed import Feed
 from gateway.http.problems import Problem
 from gateway.http.selection import MAX_SELECTED, Selection, parse_selection
-from tests.gateway.http.test_events import Event, ids, parse
+from tests.gateway.http.sent_events import Event, ids, parse
 
 NEWS = Selection(("lobby",), ("news/",))
 CHANNELS = ("lobby", "news/a", "news/b", "other")

@@ -13,11 +13,10 @@ from adapters.sprout.forest.canonical import canonical_id
 from adapters.sprout.wire import base64url
 from tests.adapters.sprout.conftest import nodes
 from tests.adapters.sprout.mint.test_reply_signer import cut_behind_the_messages, response
-from tests.adapters.sprout.sessions.test_sprout_session import id_of, ids, lobby
+from tests.adapters.sprout.sessions.node_ids import id_of, ids
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "sprout"
 VALID: list[Any] = json.loads((VECTORS / "valid.json").read_text())
-__all__ = ["lobby"]
 
 
 def anew(line: str) -> list[str]:
