@@ -23,7 +23,7 @@ from gateway.exchange import PORTS, ChannelSearch, LinkSession, WebSocketPeer
 
 from . import codec
 from .codec import ID_KEY, Packet, PacketError, decode, without
-from .session import NAME, WITH_ID, error_name, judge_packet, to_bus_message
+from .session import NAME, WITH_ID, error_name, match_packet_id, to_bus_message
 
 PEER: Final = f"{NAME}:peer"  # the principal of links
 MAX_TOPICS: Final = 5_000  # that one link subscribes to
@@ -109,13 +109,13 @@ class RelayLink(LinkSession):
             return
         channel = self.bus.channels.channel(NAME, packet.topic)
         self.check("publish", channel)
-        told = judge_packet(packet, channel, self.bus)
-        if told.copy:
+        found = match_packet_id(packet, channel, self.bus)
+        if found.is_copy:
             return
         message = to_bus_message(
             decode(without(packet.text, ("src",))), channel, self._sender(packet.fields.get("src"))
         )
-        told.name_message(message)
+        found.name_message(message)
         self.bus.publish(message, self)
         self.received += 1
 

@@ -15,7 +15,7 @@ from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.core.shared_ids import NOTHING, Told, judge
+from gateway.core.shared_ids import NO_SHARED_ID, SharedIdMatch, match_shared_id
 
 from . import codec
 from .codec import Broadcast, Packet, PacketError, decode, extend, forward, shape_of, src_tail
@@ -169,10 +169,10 @@ class TopicRelaySession(Session):
     def broadcast(self, packet: Packet) -> None:
         """Broadcast: to all other subscribers of the topic, unless it is a copy; no answer."""
         channel = self.authorized_channel("publish", packet.topic)
-        told = judge_packet(packet, channel, self.bus)
-        if not told.copy:
+        found = match_packet_id(packet, channel, self.bus)
+        if not found.is_copy:
             message = to_bus_message(packet, channel, self.who)
-            told.name_message(message)
+            found.name_message(message)
             self.bus.publish(message, self)
 
     def broadcast_all(self, topic: str, broadcasts: Sequence[Broadcast]) -> None:
@@ -242,9 +242,9 @@ def to_bus_message(packet: Packet, channel: str, sender: Peer) -> Message:
     return Message(channel, sender, NAME, packet.content, packet.text, packet.parent, {NAME: form})
 
 
-def judge_packet(packet: Packet, channel: str, bus: Bus) -> Told:
-    """What *packet* is by the id that another gateway gave it, if it has one."""
-    return NOTHING if packet.id is None else judge(bus, packet.id, NAME, channel, packet.content)
+def match_packet_id(packet: Packet, channel: str, bus: Bus) -> SharedIdMatch:
+    """Compare *packet* with known messages by the id that another gateway gave it, if it has one."""
+    return NO_SHARED_ID if packet.id is None else match_shared_id(bus, packet.id, NAME, channel, packet.content)
 
 
 @lru_cache(maxsize=64)  # a newcomer is announced to every subscriber of the topic

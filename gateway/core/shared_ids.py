@@ -4,8 +4,9 @@ Each gateway gives what it accepts an id of its own, so by links of several prot
 back as a new one for ever. A link therefore tells the id that the first gateway gave, and the others keep it.
 
 Every listener knows the id of a message, and nothing proves who may use it: senders have other numbers and keys at
-each gateway. So an id that was told makes a message a copy only of one that says the same on the same channel. If the
-id belongs to something else, both are kept: the second under an id of its own, and found again by `_second_id`.
+each gateway. So a message that comes with such an id is a copy only of one that has the same content on the same
+channel. If the id belongs to another message, both are kept: the second under an id of its own, and found again by
+`_second_id`.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ _SHARED: Final = re.compile(rf"({_UUID})(?: [0-9a-f]{{64}})?", re.ASCII)
 logger = logging.getLogger(__name__)
 
 
-class Told(NamedTuple):
-    """What a message is that came with an id of another gateway.
+class SharedIdMatch(NamedTuple):
+    """How a message that came with an id of another gateway compares with those that are known.
 
-    `copy` says whether it is a copy: of `known`, or of a message that has left the log. Otherwise `name` is what it is
-    to be found by: the id, or a text that contains it if the id belongs to something else; then it is `taken`.
+    It may be a copy: of `original`, or of a message that has left the log. Otherwise it is to be found by `id`: the id
+    that it came with or, if that belongs to another message (`is_taken`), a text that contains it.
     """
 
-    copy: bool
-    name: str = ""
-    taken: bool = False
-    known: Message | None = None
+    is_copy: bool
+    id: str = ""
+    is_taken: bool = False
+    original: Message | None = None
 
     def name_message(self, message: Message) -> None:
-        """Give *message* the id that was told as its own, unless that is taken."""
-        if self.taken:
-            message.ids += (self.name,)
+        """Give *message* the id that it came with, unless that is taken."""
+        if self.is_taken:
+            message.ids += (self.id,)
         else:
-            message.id = self.name
+            message.id = self.id
 
 
-NOTHING: Final = Told(copy=False)  # of a message without such an id
+NO_SHARED_ID: Final = SharedIdMatch(is_copy=False)  # of a message that came without such an id
 
 
 def is_canonical(id: str) -> bool:
@@ -61,14 +62,14 @@ def is_canonical(id: str) -> bool:
 
 
 def shared_id(message: Message) -> str:
-    """The id by which gateways know *message*: the one that a link told, else the one that it got here."""
+    """The id by which gateways know *message*: the one that it came with, else the one that it got here."""
     return next((found[1] for each in message.ids if (found := _SHARED.fullmatch(each))), message.id)
 
 
 def common_id(id: str, ids: Sequence[str]) -> str:
     """The text by which two gateways compare what they have, for a message with the canonical *id* and other *ids*.
 
-    It is the id that a link told; else the first that its author gave it; else the one that it got here.
+    It is the canonical id that it came with; else the first id that its author gave it; else the one that it got here.
     """
     return next(filter(is_canonical, ids), ids[0] if ids else id)
 
@@ -84,22 +85,24 @@ def time_of(canonical: str) -> int:
     return int(canonical[:8] + canonical[9:13], 16)
 
 
-def judge(bus: Bus, id: str, protocol: str, channel: str, content: bytes, *, any_channel: bool = False) -> Told:
-    """What a message is that came by *protocol* and is called *id*, a canonical id, by another gateway.
+def match_shared_id(
+    bus: Bus, id: str, protocol: str, channel: str, content: bytes, *, any_channel: bool = False
+) -> SharedIdMatch:
+    """Compare a message that came by *protocol*, with the canonical *id* of another gateway, with those on *bus*.
 
-    With *any_channel* a message on another channel may be the same: that gateway has other names for channels.
+    With *any_channel* the original may be on another channel, because that gateway has other names for channels.
     """
     known = bus.find_message(id)
     if known is None:
-        return Told(bus.stamper.made(id), id)
+        return SharedIdMatch(bus.stamper.made(id), id)
     if (any_channel or known.channel == channel) and is_same(known.content, content):
-        return Told(copy=True, known=known)
+        return SharedIdMatch(is_copy=True, original=known)
     second = _second_id(id, channel, content)
     if (known := bus.find_message(second)) is not None:
-        return Told(copy=True, known=known)
+        return SharedIdMatch(is_copy=True, original=known)
     bus.metrics.id_taken(protocol)
     logger.warning("an id of another gateway belongs to something else: %s by %s in %s", id, protocol, channel)
-    return Told(copy=False, name=second, taken=True)
+    return SharedIdMatch(is_copy=False, id=second, is_taken=True)
 
 
 def is_same(one: bytes, other: bytes) -> bool:
@@ -108,12 +111,12 @@ def is_same(one: bytes, other: bytes) -> bool:
 
 
 def _second_id(id: str, channel: str, content: bytes) -> str:
-    """What a message is found by whose *id* belongs to something else: the id, and what nothing else can have."""
+    """The text by which a message is found whose *id* belongs to another: the id, and a digest of the message."""
     return f"{id} {sha256(channel.encode() + bytes(1) + _normal(content)).hexdigest()}"
 
 
 def _normal(content: bytes) -> bytes:
-    """*content* in its normal form without `inReplyTo`, which has another id at each gateway; text if that is much."""
+    """*content* in its normal form without `inReplyTo`, which differs between gateways; a long one only stripped."""
     if len(content) > MAX_COMPARED or has_more_values(content, MAX_VALUES):
         return content.strip()
     return normal_form(content, "inReplyTo")

@@ -18,7 +18,7 @@ from gateway.core.channels import valid_name
 from gateway.core.errors import Incomplete, UnknownChannel
 from gateway.core.jsontext import check, dumps, one_line
 from gateway.core.message import LATE_AFTER, REST, Message
-from gateway.core.shared_ids import canonical_in, common_id, is_canonical, judge
+from gateway.core.shared_ids import canonical_in, common_id, is_canonical, match_shared_id
 from gateway.reconciliation.reading import digest_of
 from gateway.runtime import Gateway, clock
 
@@ -117,15 +117,15 @@ def take(caller: Caller, handed: Handed) -> Message | bool:
     if not is_canonical(handed.id):
         return _take_native(caller, handed)
     content, now = one_line(bytes(handed.content)), clock()
-    told = judge(gateway.bus, handed.id, REST, channel, content)
-    if told.copy:
+    found = match_shared_id(gateway.bus, handed.id, REST, channel, content)
+    if found.is_copy:
         return False
     if not 0 <= handed.timestamp <= now + AHEAD:
         raise Problem("invalid-parameter", "timestamp: it is not a time until now")
     caller.charge_creation(channel)
     message = Message(channel, caller.who, REST, content, parent=handed.in_reply_to)
     message.timestamp, message.late = handed.timestamp, handed.timestamp < now - LATE_AFTER
-    told.name_message(message)
+    found.name_message(message)
     return gateway.bus.publish(message)
 
 

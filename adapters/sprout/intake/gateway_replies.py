@@ -9,7 +9,7 @@ from adapters.sprout.mint.mint import Mint
 from adapters.sprout.mint.reply_signer import ORIGIN
 from adapters.sprout.store.tables import NAME
 from gateway.core.bus import Bus
-from gateway.core.shared_ids import is_canonical, judge
+from gateway.core.shared_ids import is_canonical, match_shared_id
 
 from .outcome import IncomingReply, NodeOutcome, content_of
 from .publisher import ReplyPublisher
@@ -40,9 +40,10 @@ class GatewayReplies:
             return self._publisher.publish((reply,), session)[0]
         trusted = self._gateways.speaks_for(node.author)
         is_own = not reply.canonical and self._mint.has_own_key(reply.author)
-        told = judge(self._bus, origin, NAME, channel, content_of(reply), any_channel=not (trusted or is_own))
-        if (held := told.known) is None:
-            return self._publisher.publish((reply,), session, told.name if trusted else "")[0]
+        any_channel = not (trusted or is_own)
+        found = match_shared_id(self._bus, origin, NAME, channel, content_of(reply), any_channel=any_channel)
+        if (held := found.original) is None:
+            return self._publisher.publish((reply,), session, found.id if trusted else "")[0]
         self._nodes.cache(line.id, node, held.id)
         if is_own and self._store.form_id(held.seq) is None:
             return NodeOutcome(self._store.log_form(held.seq, line))

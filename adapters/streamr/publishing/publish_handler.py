@@ -21,7 +21,7 @@ from gateway.core.errors import Forbidden, RequestError
 from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.core.shared_ids import judge
+from gateway.core.shared_ids import match_shared_id
 
 from .conversion import Ids, author_of, ids_of, to_bus_message
 from .validation import check, check_signature, is_late, is_signed, other_places
@@ -109,10 +109,10 @@ class PublishHandler:
         signed, ids = is_signed(message), ids_of(message)
         self.check(requester, request, "publish", channel)
         if claim is not None:
-            told = judge(self._context.bus, claim, NAME, channel, message.json_content())
-            if told.copy:
+            found = match_shared_id(self._context.bus, claim, NAME, channel, message.json_content())
+            if found.is_copy:
                 return None
-            ids = ids[0], (*ids[1], told.name)
+            ids = ids[0], (*ids[1], found.id)
         if signed and self.is_gateway_publisher(message):
             self._check_copy(message, channel)
             return None
