@@ -163,7 +163,27 @@ def test_two_gateways_are_one_service(cluster: Cluster, monkeypatch: pytest.Monk
     say(one, "first")
     other = cluster.start("two", keys_of="one")
     assert history(other) == ["first"], "it has caught up before it is ready"
+    check_peers(one, other)
+    other = check_a_kill(cluster, one, other)
+    check_reports(one)
+    cluster.nats.kill()
+    until(lambda: not told(one)["stream"]["connected"])
+    cluster.nats.start()
+    until(lambda: metrics(one)["reconnects_total"] >= 1)
+    say(one, "after a restart of the server")
+    until(lambda: history(other)[-1] == "after a restart of the server")
+    check_keys(cluster)
+    check_removal(cluster, monkeypatch)
+    cluster.stop()
+    logs = cluster.log("one"), cluster.log("two")
+    shorter = min(map(len, logs))
+    assert logs[0][:shorter] == logs[1][:shorter]
+    said = [line for log in logs for line in log.splitlines() if b"after a restart" in line]
+    assert len(said) == 2, "what was accepted is in both"
 
+
+def check_peers(one: Server, other: Server) -> None:
+    """A peer at *other* hears, and is heard and seen, at *one* as well."""
     with connect(f"ws://{other.http}/relay") as relay:
         relay.send(json.dumps({"type": 2, "topic": "lobby"}))
         until(lambda: httpx.get(f"http://{other.http}/v1/channels/lobby/peers").json()["peers"])
@@ -179,12 +199,14 @@ def test_two_gateways_are_one_service(cluster: Cluster, monkeypatch: pytest.Monk
         assert direct(one, 1 << 41)[0] == direct(other, 1 << 41)[0] == 404
         relay.send(json.dumps({"type": 6, "topic": "lobby", "content": "from the relay"}))
         until(lambda: {"content": "from the relay"} in history(one))
-
     until(lambda: peers(one) == [])
+
+
+def check_a_kill(cluster: Cluster, one: Server, other: Server) -> Server:
+    """Kill *other* while both accept messages: none is lost or repeated, and it catches up once it is back."""
     staying = cluster.connections.enter_context(connect(f"ws://{other.http}/relay"))
     staying.send(json.dumps({"type": 2, "topic": "lobby"}))
     until(lambda: len(peers(one)) == 1)
-
     accepted: list[str] = []
 
     def say_all(at: int) -> None:
@@ -208,7 +230,11 @@ def test_two_gateways_are_one_service(cluster: Cluster, monkeypatch: pytest.Monk
     other = cluster.start("two")
     assert history(other)[-3:] == [f"while it is away {i}" for i in range(3)]
     assert say(other, "back") > last[-1]
+    return other
 
+
+def check_reports(one: Server) -> None:
+    """What *one* tells operators: statistics, metrics, and `trellis cluster status`."""
     until(lambda: len(told(one)["members"]) == 2 and told(one)["stream"]["last"])
     assert (told(one)["name"], told(one)["member"], told(one)["trouble"]) == ("main", "one", None)
     assert [each["name"] for each in told(one)["members"]] == ["one", "two"]
@@ -218,29 +244,17 @@ def test_two_gateways_are_one_service(cluster: Cluster, monkeypatch: pytest.Monk
     assert re.search(r"^state +takes part$", shown.output, re.MULTILINE), shown.output
     assert re.search(r"^two +\S+ +\d.* s ago +(yes|no) +-$", shown.output, re.MULTILINE), shown.output
 
-    cluster.nats.kill()
-    until(lambda: not told(one)["stream"]["connected"])
-    cluster.nats.start()
-    until(lambda: metrics(one)["reconnects_total"] >= 1)
-    say(one, "after a restart of the server")
-    until(lambda: history(other)[-1] == "after a restart of the server")
-    check_keys(cluster)
-    other = cluster.gateways["two"]
-    remove = ("cluster", "remove", "two")
-    environment = cluster.environment("one")
+
+def check_removal(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateway two is removed once it does not run any more, and cannot start again."""
+    remove, environment = ("cluster", "remove", "two"), cluster.environment("one")
     shown = CliRunner(env=environment).invoke(app, remove)
     assert "two is alive: stop it first" in str(shown.exception)
-    other.kill()
+    cluster.gateways["two"].kill()
     monkeypatch.setattr(cluster_remove, "LISTEN_SECONDS", 0.1)
     assert CliRunner(env=environment).invoke(app, remove).exit_code == 0
     with pytest.raises(RuntimeError, match="this gateway was removed from the cluster"):
         cluster.start("two")
-    cluster.stop()
-    logs = cluster.log("one"), cluster.log("two")
-    shorter = min(map(len, logs))
-    assert logs[0][:shorter] == logs[1][:shorter]
-    said = [line for log in logs for line in log.splitlines() if b"after a restart" in line]
-    assert len(said) == 2, "what was accepted is in both"
 
 
 @pytest.fixture
