@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from gateway.shells import connection, serve, tcp_server
 from tests.gateway.shells.fast_peers import Harness, Service, running
+from tests.gateway.shells.toys import PATIENCE
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
@@ -34,3 +36,21 @@ def allowed(caplog: pytest.LogCaptureFixture) -> Iterator[set[str]]:
 def sock() -> Iterator[socket.socket]:
     with socket.socket() as sock:
         yield sock
+
+
+@pytest.fixture(scope="module")
+def _patience() -> Iterator[None]:
+    """A farewell may take its time here; what LINGER_SECONDS itself does is tested where it is set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serve, "LINGER_SECONDS", PATIENCE)
+        patch.setattr(tcp_server, "LINGER_SECONDS", PATIENCE)
+        patch.setattr(connection, "LINGER_SECONDS", PATIENCE)
+        yield
+
+
+@pytest.fixture
+def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No peer, whatever it does, leaves anything in the log."""
+    caplog.set_level(logging.WARNING)
+    yield
+    assert [record.getMessage() for record in caplog.get_records("call")] == []

@@ -2,298 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import logging
 import os
-import resource
 import socket
-import ssl
-import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
 
-import anyio
 import pytest
-import sniffio
-import trio
 import websockets.sync.client
-from anyio.from_thread import BlockingPortal, start_blocking_portal
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fastapi import FastAPI, WebSocket
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gateway.core.bus import Bus
-from gateway.core.channels import Channels
-from gateway.core.errors import ProtocolError
-from gateway.core.frames import text_frame
-from gateway.core.message import Message, MessageIds, PendingForm
 from gateway.core.outbox import LOW_WATER
-from gateway.core.peers import PeerRegistry
-from gateway.core.principal import Principal
-from gateway.core.session import Session
-from gateway.shells import connection, fast, serve, tcp_server, uvicorn_websocket
-from tests.gateway.shells.servers import Counts, Ledger, hypercorned, uvicorned
-
-PATIENCE = 20  # seconds; long, so that a slow machine proves nothing
-SMALL = 1 << 14  # a client's socket buffers, so that the kernel hides little of a peer that does not read
-PIECE = 1 << 10
-
-
-# A gateway with a protocol of one-line commands
-
-
-class Toy(Session):
-    protocol = "toy"
-    framed = False
-
-    def __init__(self, bus: Bus) -> None:
-        super().__init__(bus, Principal("somebody"))
-        self.rest = b""
-        self.peak = 0  # bytes that waited to be written at most
-        self.pulled = 0  # pieces of streams
-        self.over = 0  # times that the end was reported
-
-    def handle(self, data: bytes) -> None:
-        *lines, self.rest = [data, b""] if self.framed else (self.rest + data).split(b"\n")
-        for line in lines:
-            if self.closing is not None:
-                return
-            verb, _, rest = line.partition(b" ")
-            getattr(self, "do_" + verb.decode())(rest)
-            self.peak = max(self.peak, self._size)
-
-    def frame(self, payload: bytes) -> bytes:
-        return text_frame(payload) if self.framed else payload + b"\n"
-
-    def deliver(self, message: Message) -> None:
-        self.put(message.form(f"toy/{self.framed}", lambda message, _: self.frame(message.content)))
-
-    def receive_eof(self) -> None:
-        self.over += 1
-        super().receive_eof()
-
-    def goodbye(self) -> None:
-        self.send(self.frame(b"goodbye"))
-        super().goodbye()
-
-    # The commands
-
-    def do_echo(self, rest: bytes) -> None:
-        self.send(self.frame(rest))
-
-    def do_join(self, channel: bytes) -> None:
-        self.bus.subscribe(self, channel.decode())
-        self.send(self.frame(b"joined"))
-
-    def do_say(self, rest: bytes) -> None:
-        channel, _, content = rest.partition(b" ")
-        self.bus.publish(Message(channel.decode(), self.who, self.protocol, content), self)
-
-    def do_size(self, rest: bytes) -> None:
-        self.send(self.frame(b"x" * int(rest.split()[0])))
-
-    def do_long(self, count: bytes) -> None:
-        self.stream(map(self.piece, range(int(count))))
-
-    def do_parts(self, count: bytes) -> None:
-        self.put(Parts(int(count)))
-
-    def piece(self, number: int) -> bytes:
-        self.pulled += 1
-        return self.frame(b"%d " % number + b"." * PIECE)
-
-    def do_bye(self, rest: bytes) -> None:
-        self.send(self.frame(rest))
-        self.close(4000, "bye")
-
-    def do_fail(self, rest: bytes) -> None:
-        self.send(self.frame(rest))
-        raise ProtocolError("as you wish " + "é" * 200)
-
-    def do_jam(self, rest: bytes) -> None:
-        assert isinstance(self.bus.ledger, Ledger)
-        self.bus.ledger.congested = True
-        self.send(self.frame(rest))
-
-
-class Parts(PendingForm):
-    """An answer in *count* lines, each made in a later turn of the loop."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.left = count
-        self.advance()
-
-    @property
-    def size(self) -> int:
-        return super().size + 2 * self.left
-
-    def advance(self) -> bool:
-        if not self.left:
-            return False
-        self.done, self.data = False, None
-        soon(self.make)
-        return True
-
-    def make(self) -> None:
-        self.left -= 1
-        self.fill(b"p\n")
-
-
-def soon(call: Callable[[], None]) -> None:
-    """Run *call* when others had their turn, on the loop that runs here."""
-    if sniffio.current_async_library() == "asyncio":
-        asyncio.get_running_loop().call_later(0.01, call)
-    else:
-        trio.lowlevel.current_trio_token().run_sync_soon(call)
-
-
-class FramedToy(Toy):
-    framed = True
-
-
-# The shells
-
-
-class Server:
-    """A running shell, in a thread of its own."""
-
-    def __init__(self, framed: bool) -> None:
-        self.framed = framed
-        self.counts = Counts()
-        self.ledger = Ledger()
-        nobody = lambda *_: None  # noqa: E731
-        self.bus = Bus(
-            self.ledger,
-            Channels([], nobody),
-            PeerRegistry(1, nobody, nobody, nobody, nobody),
-            MessageIds(1),
-            lambda: int(time.time() * 1000),
-            self.counts,
-        )
-        self.sessions: list[Toy] = []
-        self.port = 0
-        self.portal: BlockingPortal
-        self._channels = itertools.count()
-
-    def accept(self, _address: str = "") -> Toy:
-        self.sessions.append((FramedToy if self.framed else Toy)(self.bus))
-        return self.sessions[-1]
-
-    def channel(self) -> bytes:
-        return b"channel-%d" % next(self._channels)
-
-    def connect(self) -> Client:
-        client: Client = (Framed if self.framed else Lines)(self.port)
-        client.say(b"echo hello")
-        assert client.hear() == b"hello"
-        client.session = self.sessions[-1]
-        return client
-
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        return self.portal.call(function, *args)
-
-    def eventually(self, condition: Callable[[], object]) -> None:
-        """Wait until *condition* holds on the server's thread."""
-        deadline = time.monotonic() + PATIENCE
-        while not self.call(condition):
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-
-
-Run = Callable[[Server], AbstractAsyncContextManager[int]]
-
-
-@asynccontextmanager
-async def tcp(server: Server, listen: Any, tls: Any = None) -> AsyncIterator[int]:
-    async with anyio.create_task_group() as tasks:
-        async with AsyncExitStack() as stack:
-            yield await listen(server.accept, "127.0.0.1", 0, tasks=tasks, stack=stack, tls=tls)
-        tasks.cancel_scope.cancel()
-
-
-def application(server: Server) -> FastAPI:
-    app = FastAPI()
-
-    @app.websocket("/")
-    async def connect(websocket: WebSocket) -> None:
-        session = server.accept()
-        await websocket.accept()
-        await serve.run_websocket(websocket, session)
-
-    return app
-
-
-def by_uvicorn(server: Server, ws: Any) -> AbstractAsyncContextManager[int]:
-    return uvicorned(application(server), ws, ws_max_size=1 << 20)
-
-
-def by_hypercorn(server: Server) -> AbstractAsyncContextManager[int]:
-    return hypercorned(application(server))
-
-
-ASYNCIO: dict[str, Any] = {"backend": "asyncio"}
-UVLOOP: dict[str, Any] = {"backend": "asyncio", "backend_options": {"use_uvloop": True}}
-TRIO: dict[str, Any] = {"backend": "trio"}
-
-Shells = dict[str, tuple[dict[str, Any], Any]]
-
-TCP: Shells = {
-    "portable-tcp-asyncio": (ASYNCIO, partial(tcp, listen=tcp_server.listen)),
-    "portable-tcp-trio": (TRIO, partial(tcp, listen=tcp_server.listen)),
-    "fast-tcp-asyncio": (ASYNCIO, partial(tcp, listen=fast.listen)),
-    "fast-tcp-uvloop": (UVLOOP, partial(tcp, listen=fast.listen)),
-}
-FAST_WEBSOCKET: Shells = {
-    "fast-websocket-asyncio": (ASYNCIO, partial(by_uvicorn, ws=uvicorn_websocket.FastWebSocket)),
-    "fast-websocket-uvloop": (UVLOOP, partial(by_uvicorn, ws=uvicorn_websocket.FastWebSocket)),
-}
-HYPERCORN: Shells = {"portable-websocket-hypercorn-trio": (TRIO, by_hypercorn)}
-UVICORN: Shells = {"portable-websocket-uvicorn": (ASYNCIO, partial(by_uvicorn, ws=WebSocketsSansIOProtocol))}
-WEBSOCKET: Shells = FAST_WEBSOCKET | UVICORN | HYPERCORN
-SHELLS: Shells = TCP | WEBSOCKET
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _patience() -> Iterator[None]:
-    """A farewell may take its time here; what LINGER_SECONDS itself does is tested where it is set."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve, "LINGER_SECONDS", PATIENCE)
-        patch.setattr(tcp_server, "LINGER_SECONDS", PATIENCE)
-        patch.setattr(connection, "LINGER_SECONDS", PATIENCE)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No peer, whatever it does, leaves anything in the log."""
-    caplog.set_level(logging.WARNING)
-    yield
-    assert [record.getMessage() for record in caplog.get_records("call")] == []
-
-
-def run(backend: dict[str, Any], shell: Any, framed: bool) -> Iterator[Server]:
-    server = Server(framed)
-    with start_blocking_portal(**backend) as portal:
-        server.portal = portal
-        with portal.wrap_async_context_manager(shell(server)) as server.port:
-            yield server
+from gateway.shells import connection, serve
+from tests.gateway.shells.toys import (
+    FAST_WEBSOCKET,
+    HYPERCORN,
+    PATIENCE,
+    PIECE,
+    SHELLS,
+    TCP,
+    WEBSOCKET,
+    Client,
+    Framed,
+    Server,
+    Shells,
+    end,
+    hear_all,
+    run,
+)
+
+pytestmark = pytest.mark.usefixtures("_patience", "_quiet")
+
+
+def only(shells: Shells) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("server", shells, indirect=True, scope="module")
 
 
 @pytest.fixture(params=SHELLS, scope="module")
@@ -302,111 +45,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     yield from run(backend, shell, request.param in WEBSOCKET)
 
 
-def only(shells: Shells) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("server", shells, indirect=True, scope="module")
-
-
-# The peers
-
-
-class Client:
-    """A peer on a raw socket. `hear` gives a payload, or a number once the server has closed."""
-
-    session: Toy
-
-    def __init__(self, port: int | None = None) -> None:
-        self.socket = socket.socket()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
-        # Segments that fit the window; else the kernel sends one at each tick of its persist timer, 200 ms.
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
-        self.socket.settimeout(PATIENCE)
-        if port is not None:
-            self.connect(port)
-
-    def connect(self, port: int) -> None:
-        self.socket.connect(("127.0.0.1", port))
-        self.file = self.socket.makefile("rb")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-        self.socket.close()
-
-    def wrap(self, payload: bytes) -> bytes:
-        raise NotImplementedError
-
-    def hear(self) -> bytes | int:
-        raise NotImplementedError
-
-    def say(self, *payloads: bytes) -> None:
-        self.socket.sendall(b"".join(map(self.wrap, payloads)))
-
-    def reset(self) -> None:
-        """Leave without a word: the server's next write or read fails."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.__exit__()
-
-
-class Lines(Client):
-    def wrap(self, payload: bytes) -> bytes:
-        return payload + b"\n"
-
-    def hear(self) -> bytes | int:
-        line = self.file.readline()
-        return line[:-1] if line else 0
-
-
-HANDSHAKE = (
-    b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
-)
-
-
-class Framed(Client):
-    def __init__(self, port: int, extra: bytes = b"") -> None:
-        super().__init__(port)
-        self.socket.sendall(HANDSHAKE + extra + b"\r\n")
-        assert b" 101 " in self.file.readline()
-        self.head = b"".join(iter(self.file.readline, b"\r\n"))
-        self.pongs: list[bytes] = []
-
-    def wrap(self, payload: bytes, first: int = 0x81) -> bytes:
-        size = len(payload)
-        if size < 126:
-            head = struct.pack("!BB", first, 0x80 | size)
-        else:
-            head = struct.pack("!BBH", first, 0xFE, size) if size < 1 << 16 else struct.pack("!BBQ", first, 0xFF, size)
-        return head + bytes(4) + payload  # a mask of zeros is a mask
-
-    def hear(self) -> bytes | int:
-        while head := self.file.read(2):
-            size = head[1]
-            if size > 125:
-                size = int.from_bytes(self.file.read(2 if size == 126 else 8), "big")
-            payload = self.file.read(size)
-            if head[0] == 0x81:
-                return payload
-            if head[0] == 0x88:
-                self.socket.sendall(self.wrap(payload, 0x88))
-                assert self.file.read(1) == b""
-                return int.from_bytes(payload[:2], "big")
-            assert head[0] == 0x8A
-            self.pongs.append(payload)
-        return 0
-
-
-def end(server: Server, code: int) -> int:
-    return code if server.framed else 0
-
-
-def hear_all(client: Client) -> tuple[list[bytes], int]:
-    heard = []
-    while isinstance(said := client.hear(), bytes):
-        heard.append(said)
-    return heard, said
+@pytest.fixture
+def peer(server: Server) -> Iterator[Framed]:
+    with server.connect() as client:
+        assert isinstance(client, Framed)
+        yield client
 
 
 # Order, and any cut
@@ -683,168 +326,7 @@ def test_bytes_that_are_no_message_end_quietly(server: Server, garbage: bytes) -
         assert client.hear() == 0
 
 
-# Listening
-
-
-@pytest.mark.parametrize("name", TCP | FAST_WEBSOCKET)
-def test_whoever_is_connected_hears_goodbye_when_the_gateway_stops(name: str) -> None:
-    running = run(*SHELLS[name], name in WEBSOCKET)
-    server = next(running)
-    with server.connect() as alice, server.connect() as bob:
-        stopping = threading.Thread(target=next, args=(running, None))
-        stopping.start()
-        assert hear_all(alice) == hear_all(bob) == ([b"goodbye"], end(server, 1001))
-    stopping.join()
-
-
-@pytest.mark.parametrize("name", ["portable-tcp-asyncio", "portable-tcp-trio"])
-def test_a_listener_survives_that_there_are_no_descriptors_left(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    with contextmanager(run)(*TCP[name], False) as server, Lines() as client:
-        with no_descriptors():
-            client.connect(server.port)
-            deadline = time.monotonic() + PATIENCE
-            while not caplog.records:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-        client.say(b"echo alive")
-        assert client.hear() == b"alive"
-    assert {record.name for record in caplog.records} == {"gateway.shells.tcp_server"}
-    caplog.clear()
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Take what is left of them; the limit itself is lowered first, so that this is quick."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(link.name) for link in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, limits[1]))
-    taken = []
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.dup(0))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for number in taken:
-            os.close(number)
-
-
-# TLS
-
-
-@pytest.fixture(scope="module")
-def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate with its key, in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    today = datetime.now(UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, today, today + timedelta(days=1))
-    path = tmp_path_factory.mktemp("tls") / "identity.pem"
-    path.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
-    )
-    return path
-
-
-TLS: Shells = {
-    "portable-asyncio": (ASYNCIO, tcp_server.listen),
-    "portable-trio": (TRIO, tcp_server.listen),
-    "fast-asyncio": (ASYNCIO, fast.listen),
-    "fast-uvloop": (UVLOOP, fast.listen),
-}
-
-
-@pytest.fixture(params=TLS)
-def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for shell in (serve, tcp_server, connection):
-        monkeypatch.setattr(shell, "LINGER_SECONDS", 0.5)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(identity)
-    backend, listen = TLS[request.param]
-    listen = partial(listen, handshake_seconds=0.5, handshake_limit=HANDSHAKES)
-    yield from run(backend, partial(tcp, listen=listen, tls=context), framed=False)
-    assert HANDSHAKES.inside == 0
-
-
-class Counting:
-    """Counts the handshakes under way, and refuses more when it is full."""
-
-    inside = 0
-    full = False
-
-    def enter(self, address: str) -> str | None:
-        assert address == "127.0.0.1"
-        if self.full:
-            return "too many"
-        self.inside += 1
-        return None
-
-    def leave(self, address: str) -> None:
-        assert address == "127.0.0.1"
-        self.inside -= 1
-
-
-HANDSHAKES = Counting()
-
-
-class Secure(Lines):
-    def connect(self, port: int) -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        self.socket.connect(("127.0.0.1", port))
-        self.socket = context.wrap_socket(self.socket)
-        self.file = self.socket.makefile("rb")
-
-
-def test_tls_carries_a_session_to_its_end(secure: Server) -> None:
-    with Secure(secure.port) as client:
-        client.say(b"echo hello", b"size 300000", b"long 500")
-        heard = [client.hear() for _ in range(502)]
-        assert heard[:2] == [b"hello", b"x" * 300000]
-        client.say(b"bye now")
-        assert hear_all(client) == ([b"now"], 0)
-        secure.eventually(lambda: secure.sessions[-1].over == 1)
-
-
-def test_tls_peers_may_leave_as_they_like(secure: Server) -> None:
-    for leave in Client.reset, Client.__exit__:
-        client = Secure(secure.port)
-        client.say(b"long 100000")
-        client.hear()
-        leave(client)
-        secure.eventually(lambda: secure.sessions[-1].over == 1)
-
-
-@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000])
-def test_who_does_not_finish_the_tls_handshake_is_dropped(secure: Server, said: bytes) -> None:
-    with Lines(secure.port) as client:
-        client.socket.sendall(said)
-        with suppress(ConnectionResetError):
-            while client.socket.recv(4096):
-                pass
-    assert secure.sessions == []
-
-
-def test_who_is_in_a_tls_handshake_is_counted(secure: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Lines(secure.port), Lines(secure.port):
-        secure.eventually(lambda: HANDSHAKES.inside == 2)
-        secure.eventually(lambda: HANDSHAKES.inside == 0)
-    monkeypatch.setattr(HANDSHAKES, "full", True)
-    with Lines(secure.port) as client, suppress(ConnectionResetError):
-        assert client.socket.recv(1) == b""
-    assert secure.sessions == []
-
-
 # WebSocket
-
-
-@pytest.fixture
-def peer(server: Server) -> Iterator[Framed]:
-    with server.connect() as client:
-        assert isinstance(client, Framed)
-        yield client
 
 
 @only(WEBSOCKET)
