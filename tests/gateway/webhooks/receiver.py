@@ -75,7 +75,10 @@ class Receiver:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # as above
         if context is not None:
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            # Each handshake is done by the thread of its request: one that a client leaves undone holds up nobody else.
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         scheme = "http" if context is None else "https"
         self.port: int = self._server.server_address[1]
         self.url = f"{scheme}://localhost:{self.port}/hook" if context else f"{scheme}://127.0.0.1:{self.port}/hook"
