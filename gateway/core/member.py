@@ -16,6 +16,7 @@ class Member(Protocol):
 
     protocol: ClassVar[str]
     echo: ClassVar[bool]
+    hears_presence: ClassVar[bool]
     principal: Principal
     peer: Peer
     identity: Peer | None

@@ -284,8 +284,10 @@ class Presence:
             self._deliver_oldest()
 
     def _tell(self, channel: str, peer: Peer, untold: Member | None = None, *, joined: bool) -> None:
-        members = self._members.get(channel, {})
-        notice = _Notice(channel, peer, iter(tuple(members)), joined=joined)
+        members = [member for member in self._members.get(channel, ()) if member.hears_presence]
+        if not members:
+            return
+        notice = _Notice(channel, peer, iter(members), joined=joined)
         if untold is not None:
             notice.exclude(untold)
         if self.post is None or (len(members) <= SLICE and not self._notices):

@@ -40,6 +40,11 @@ class Session(Outbox, ABC):
     protocol: ClassVar[str]
     text: ClassVar[bool] = False  # WebSocket text messages; data is UTF-8 bytes all the same
     echo: ClassVar[bool] = False  # whether a publisher that listens hears itself
+    hears_presence: ClassVar[bool] = False  # whether `peer_joined` or `peer_left` does anything
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.hears_presence = cls.peer_joined is not Session.peer_joined or cls.peer_left is not Session.peer_left
 
     def __init__(self, bus: Bus, principal: Principal) -> None:
         super().__init__(partial(bus.metrics.overflow, self.protocol))

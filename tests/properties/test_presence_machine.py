@@ -16,6 +16,8 @@ from gateway.core.presence import MAX_ALL_GUESTS, MAX_GUESTS, Presence
 class Watcher:
     """A session as presence sees it: it keeps a list of who is there besides itself."""
 
+    hears_presence = True
+
     def __init__(self, number: int) -> None:
         self.peer = self.who = Peer(number, "toy")
         self.channels: dict[str, None] = {}

@@ -11,6 +11,8 @@ import pytest
 from gateway.core import presence
 from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable
 from gateway.core.message import Message, Peer
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.storage.record import decode
 from tests.gateway.core.bus_toys import Make, to
 
@@ -78,6 +80,30 @@ def test_many_sessions_are_told_of_a_newcomer_in_slices_and_before_its_message(
     assert [len(each.heard) for each in many] == [1] * 10, "where too much waits the first is told at once"
     told()
     assert [[number for _, _, number in each.heard] for each in many] == [[n.peer.number for n in newcomers]] * 10
+
+
+class Deaf(Session):
+    """A session of a protocol that has no word for joining, as most."""
+
+    protocol = "toy"
+
+    def handle(self, data: bytes) -> None:
+        """Nothing."""
+
+    def deliver(self, message: Message) -> None:
+        """Nothing."""
+
+
+def test_nothing_is_done_for_sessions_that_have_no_word_for_joining(
+    core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "SLICE", 2)
+    deaf = [Deaf(core.bus, Principal("anonymous")) for _ in range(5)]
+    core.bus.presence.post = list[Callable[[], None]]().append
+    for each in deaf:
+        core.bus.subscribe(each, "lobby")
+    assert not core.bus.presence.has_notices
+    assert (type(join()).hears_presence, Deaf.hears_presence) == (True, False)
 
 
 def test_a_channel_without_listeners_is_forgotten_unless_registered(core: Core, join: Make) -> None:

@@ -67,6 +67,7 @@ def watcher(place: Any, lobby: str) -> Any:
     assert lobby
     toy = place.toy()
     toy.seen = []
+    toy.hears_presence = True
     toy.peer_joined = lambda _channel, peer: toy.seen.append(("+", peer.identity or peer.number))
     toy.peer_left = lambda _channel, peer: toy.seen.append(("-", peer.identity or peer.number))
     place.bus.subscribe(toy, "lobby")
