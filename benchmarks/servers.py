@@ -206,11 +206,11 @@ def running(
                 process.kill()
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> Any:
-    """Return the line of JSON that says where the server listens; raise `Unavailable` if none comes."""
+def wait_until_ready(process: subprocess.Popen[bytes], log: Path, patience: float = PATIENCE_SECONDS) -> Any:
+    """Return the line of JSON that says where the server listens; raise `Unavailable` if none comes in time."""
     stdout = process.stdout
     assert stdout is not None  # it is a pipe
-    line = stdout.readline() if select.select([stdout], [], [], PATIENCE_SECONDS)[0] else b""
+    line = stdout.readline() if select.select([stdout], [], [], patience)[0] else b""
     if not line:
         raise Unavailable(_last_words(log))
     return json.loads(line)

@@ -41,7 +41,7 @@ class SignedMessages:
 
 def request(timestamp: int, sequence: int, number: int = 0, stream: str = TOPIC, *, signed: bool = True) -> bytes:
     """Return a PublishRequest with the content of the generator's messages; *timestamp* is in ms."""
-    head = f'{{"n":{FIRST + number},"p":1000,"pad":"{MARK.decode()}'
+    head = f'{{"n":{FIRST + number},"p":10000,"pad":"{MARK.decode()}'
     content = f'{head}{"x" * (SIZE - len(head) - 2)}"}}'
     publisher, chain, signature = (ADDRESS, "benchmarkbenchmark00", None) if signed else ("", "", None)
     if signed:

@@ -19,7 +19,7 @@ enum { SILENCE_MS = 5000, SETTLE_MS = 100 }; /* nothing more will come; nothing 
 
 /* Numbers in messages start here, so that all have the same width. */
 #define FIRST_N 1000000000ull
-#define FIRST_P 1000ull
+#define FIRST_P 10000ull
 #define NO_TIME "9999999999999" /* stands for a publisher's time, in milliseconds */
 
 enum role { PUBLISHER, LISTENER, MEMBER, PAIR };   /* a member listens and publishes, a pair sends to and fro */

@@ -54,7 +54,7 @@ static void add_group(const char *text) {
     if (sscanf(text, "%15[^:]:%d:%15[^:]:%63[^:]:%d:%255s", role, &count, protocol, host, &port, path) < 5)
         die("no group: %s", text);
     int more = count * plan.topics;
-    if (more < 1 || peer_count + more > 8999) die("there are 1 to 8999 peers");
+    if (more < 1 || peer_count + more > 89999) die("there are 1 to 89999 peers");
     peers = realloc(peers, (size_t)(peer_count + more) * sizeof *peers);
     if (!peers) die("out of memory");
     memset(peers + peer_count, 0, (size_t)more * sizeof *peers);
