@@ -69,7 +69,8 @@ class Bus:
         self.submit: Take = self.take
         self.acceptance = Acceptance(ledger)
         self._members: dict[str, dict[Member, None]] = {}
-        self.presence = Presence(self._members)
+        self._hearing: dict[str, dict[Member, None]] = {}  # of the members, those that hear of joins and leaves
+        self.presence = Presence(self._hearing)
         self.watchers = Watchers()
         self.tracers: dict[str, Trace] = {}  # of channels: see `trace`
         self._fan_out = FanOut(self._members, self.watchers, self._may_listen, self.tracers, self.flows)
@@ -187,6 +188,8 @@ class Bus:
             members = self._members[channel] = {}
         others = self.presence.add_listener(channel, session.who)
         members[session] = session.channels[channel] = None
+        if session.hears_presence:
+            self._hearing.setdefault(channel, {})[session] = None
         self._fan_out.members_changed(channel)
         return others
 
@@ -202,6 +205,10 @@ class Bus:
         if not members:
             del self._members[channel]
             self.channels.release(channel)
+        if session.hears_presence:
+            del self._hearing[channel][session]
+            if not self._hearing[channel]:
+                del self._hearing[channel]
         self.presence.stop_telling(channel, session)
         self.presence.remove_listener(channel, session.who)
 

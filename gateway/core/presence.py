@@ -92,17 +92,19 @@ class _Notice:
 
 
 class Presence:
-    """Keeps peers' claims, and notifies sessions of joins and leaves; *members* are the listening sessions by channel.
+    """Keeps peers' claims, and notifies sessions of joins and leaves.
+
+    *hearing* are the listening sessions by channel, without those whose protocol has no word for it.
 
     Finding out whether a peer is in a channel takes constant time. `post` runs a call in a later turn of the loop;
     without it every session is notified at once. `on_change` is told of a channel, and the number of a peer whose
     presence at this gateway may have changed.
     """
 
-    def __init__(self, members: Mapping[str, Mapping[Member, None]]) -> None:
+    def __init__(self, hearing: Mapping[str, Mapping[Member, None]]) -> None:
         self.post: Callable[[Callable[[], None]], None] | None = None
         self.on_change: Callable[[str, int], None] | None = None
-        self._members = members
+        self._hearing = hearing
         self._notices: deque[_Notice] = deque()  # the oldest first
         self._rosters: dict[str, Roster] = {}
         self._claims: dict[str, dict[int, PresenceClaim]] = {}  # of guests, and of absent peers that listen
@@ -284,10 +286,10 @@ class Presence:
             self._deliver_oldest()
 
     def _tell(self, channel: str, peer: Peer, untold: Member | None = None, *, joined: bool) -> None:
-        members = [member for member in self._members.get(channel, ()) if member.hears_presence]
+        members = self._hearing.get(channel)
         if not members:
             return
-        notice = _Notice(channel, peer, iter(members), joined=joined)
+        notice = _Notice(channel, peer, iter(tuple(members)), joined=joined)
         if untold is not None:
             notice.exclude(untold)
         if self.post is None or (len(members) <= SLICE and not self._notices):
