@@ -50,7 +50,7 @@ def _record(seq: int) -> bytes:
     Each 20th answers the one before, and each sender has a name.
     """
     content = dumps({"n": seq, "temperature": seq % 40 / 2, "text": _TEXT})
-    more: dict[str, Any] = {"protocol": "topic_relay", "wire": b'{"type":6,"topic":"channel","src":1,%b' % content[1:]}
+    more: dict[str, Any] = {"protocol": "topic_relay", "wire": b'{"type":6,"topic":"channel",%b' % content[1:]}
     match seq % SIGNED:
         case 0:
             more = {"protocol": "streamr", **_signed(seq, content)}
