@@ -31,6 +31,7 @@ from .rounds import cpu_seconds
 from .servers import Server, running, trellis, trellis_addresses, wait_until_ready
 from .workload import ROOT, Bench, Result
 
+INEXACT = "loads in which something did not arrive exactly once"
 NAMES = ("one", "two", "three")
 IN_FLIGHT, LISTENERS, WINDOW = 64, 100, 64
 GOALS = {"accepted a second": 4_000.0, "accept p50, ms": 30.0, "quiet accept p50, ms": 6.0, "deliveries, ratio": 0.8}
@@ -150,9 +151,9 @@ def _row(
     load: float, busy: Measured, single: Measured, quiet: Measured, still: Measured, fan: Measured, fan_one: Measured
 ) -> dict[str, float]:
     """The figures of a round. A delivery counts for the gateway that makes it, a third of all."""
-    for each in (busy, single, quiet, still, fan, fan_one):
-        if not each.result.exact:
-            sys.stderr.write(f"FAULT: {each.result}\n")
+    inexact = [each.result for each in (busy, single, quiet, still, fan, fan_one) if not each.result.exact]
+    for result in inexact:
+        sys.stderr.write(f"FAULT: {result}\n")
     reference = fan_one.result.items / fan_one.cpu[0]
     ratios = [fan.result.items / 3 / cpu / reference for cpu in fan.cpu[:3]]
     accepted = busy.result.items
@@ -169,6 +170,7 @@ def _row(
         "deliveries, ratio": min(ratios),
         "deliveries, ratio of the others": statistics.mean(ratios[1:]),
         "deliveries a CPU-second, alone": reference,
+        INEXACT: len(inexact),
         "load": load,
     }
 
@@ -179,25 +181,27 @@ def _line(row: Mapping[str, float]) -> str:
 
 def report(rows: Sequence[Mapping[str, float]]) -> str:
     """The medians of *rows*, with the smallest and the largest, beside the goals."""
-    lines = [f"{'':40} {'median':>10} {'from':>10} {'to':>10} {'goal':>8}"]
+    lines = [f"{'':56} {'median':>10} {'from':>10} {'to':>10} {'goal':>8}"]
     for name in rows[0]:
         values = [row[name] for row in rows]
         figures = (statistics.median(values), min(values), max(values))
         goal = f"{GOALS[name]:8,.4g}" if name in GOALS else ""
-        lines.append(f"{name:40} {' '.join(f'{value:10,.4g}' for value in figures)} {goal}".rstrip())
+        lines.append(f"{name:56} {' '.join(f'{value:10,.4g}' for value in figures)} {goal}".rstrip())
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure and print."""
+def main() -> int:
+    """Measure and print; return 1 if a message was lost or came twice, else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a round")
     parser.add_argument("--out", type=Path, default=Bench().folder, help="where files are kept")
     options = parser.parse_args()
     bench = Bench(options.out.resolve(), rounds=options.rounds, seconds=options.seconds)
-    sys.stdout.write(report(compare(bench)) + "\n")
+    rows = compare(bench)
+    sys.stdout.write(report(rows) + "\n")
+    return 1 if any(row[INEXACT] for row in rows) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
