@@ -35,7 +35,7 @@ READS: Final = {
     IMPORT: ((GroveSource, DumpSource, LogSource), "grove:DIR, streamr:PATH or log:PATH"),
 }
 # What the pipeline requests of the gateway it reads, and the right that each needs.
-REQUESTS: Final = {"/v1/log": "admin:*", "/v1/stats": "history:*"}
+REQUESTS: Final = {"/v1/log?limit=1": "admin:*", "/v1/stats": "history:*"}
 
 
 def check(job: str, options: Options) -> None:
@@ -78,9 +78,7 @@ def _request(url: str, path: str, key: str | None, option: str, right: str = "")
     import httpx  # a fifth of a second, which other faults need not wait for
 
     try:
-        with httpx.stream(
-            "GET", f"{url}{path}", params={"limit": 1}, headers=bearer(key), timeout=TIMEOUT_SECONDS
-        ) as answer:
+        with httpx.stream("GET", f"{url}{path}", headers=bearer(key), timeout=TIMEOUT_SECONDS) as answer:
             status = answer.status_code
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise BadOption(f"{option}: {url} cannot be reached: {error}") from None

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from . import schemas, views
+from .callers import Caller
 from .problems import MEDIA_TYPE as PROBLEM_TYPE
 from .problems import Handler, Problem, handle_errors, shortened
 from .unrouted import UNROUTED
@@ -61,7 +62,9 @@ class ProblemRoute(APIRoute):
         known = tuple(field.alias for field in self.dependant.query_params)
 
         async def strict(request: Request) -> Response:
-            refuse_unknown(request.query_params, known)
+            if not request.query_params.keys() <= set(known):
+                Caller(request.app.state.gateway, request)  # who has no valid key is told that first, and pays
+                refuse_unknown(request.query_params, known)
             return await handler(request)
 
         return partial(handle_errors, strict)
