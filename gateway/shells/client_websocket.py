@@ -95,9 +95,10 @@ class ClientWebSocketWire:
         self._read_data = b""
 
     def _parse(self) -> bool:
-        """Parse a portion of what was read; return whether more of it is left."""
+        """Parse a portion of what was read, and take what it was; return whether more of it is left."""
         begin, self._at = self._at, self._at + PORTION
         self._protocol.receive_data(self._read_data[begin : self._at])
+        self._take_events()
         return self._at < len(self._read_data)
 
     def _take_events(self) -> None:
