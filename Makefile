@@ -18,7 +18,8 @@ env: $(READY)
 install: $(RUNS)
 
 # The gateway alone: a quarter of what the tests need, so that it runs soon after the repository was cloned. The lock is
-# complete, so pip need not look for dependencies; Python compiles what is used when it is used for the first time.
+# complete, so pip need not look for dependencies (pip before 24 refuses a locked package that another one names with an
+# extra as soon as a newer version is published); Python compiles what is used when it is used for the first time.
 $(RUNS): requirements-run.lock requirements-build.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
@@ -28,18 +29,18 @@ $(RUNS): requirements-run.lock requirements-build.lock pyproject.toml
 
 # Tests start hundreds of processes, so everything is compiled for them; some packages have files that cannot be.
 $(READY): $(RUNS) requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	touch $@
 
 # Spark is half a gigabyte, so it is installed only for the targets that need it.
 $(SPARK): $(READY) requirements-pipeline.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-pipeline.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-pipeline.lock
 	touch $@
 
 # The site is in build/site. Its tools have a lock of their own: a gateway serves the same pages at /help without them.
 $(DOCS): $(READY) requirements-docs.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-docs.lock
 	touch $@
 
 docs: $(DOCS)

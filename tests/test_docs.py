@@ -96,6 +96,14 @@ def test_a_newcomer_waits_for_what_a_gateway_needs_and_no_longer(target: str, tm
     assert "requirements.lock" in locks_of("env", f"VENV={tmp_path}")
 
 
+def test_pip_installs_what_a_lock_names_and_looks_for_nothing_else() -> None:
+    """pip before 24 refuses `coverage[toml]`, locked as `coverage`, once a newer version of it is published."""
+    files = ["Makefile", *map(str, [*(ROOT / "docker").glob("Dockerfile*"), ROOT / "docs/how-to/run-as-a-service.md"])]
+    installs = [line for file in files for line in (ROOT / file).read_text().split("\n") if "--require-hashes" in line]
+    assert len(installs) >= 9
+    assert [line for line in installs if "--no-deps" not in line] == []
+
+
 # Releases
 
 

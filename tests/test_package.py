@@ -85,7 +85,7 @@ def test_the_wheel_alone_in_an_empty_environment_runs_the_demo(built: Path, tmp_
     python = tmp_path / "env" / "bin" / "python"
     (wheel,) = built.glob("*.whl")
     quiet = ["--quiet", "--disable-pip-version-check"]
-    lock = ["--require-hashes", "-r", str(ROOT / "requirements-run.lock")]
+    lock = ["--no-deps", "--require-hashes", "-r", str(ROOT / "requirements-run.lock")]
     for wanted in (lock, ["--no-deps", str(wheel)]):
         subprocess.run([python, "-m", "pip", "install", *quiet, *wanted], check=True)
     subprocess.run([python, "-m", "pip", "check", "--disable-pip-version-check"], check=True)
