@@ -19,7 +19,7 @@ from gateway.clients import ArborNode, Client, RelayClient, RestClient, SproutCl
 from gateway.clients.client import trust
 from gateway.commands.arbor_author import ArborAuthor
 
-INTERVAL = 0.05  # seconds between two messages of a pair
+INTERVAL = 0.05  # seconds between two messages of a pair; the kinds take turns in it, and none waits for another one's
 MOST = 40  # of a kind under way: 2 seconds' worth; who waits that long says nothing more until it is answered
 DRAIN = 15.0
 AHEAD = 200  # nodes signed before it begins: a signature would hold up the others for a millisecond
@@ -76,17 +76,18 @@ class Book:
         return samples
 
 
-async def every(book: Book, kind: str, act: Say) -> None:
-    """Do something every `INTERVAL` seconds, not waiting for it."""
+async def every(book: Book, kind: str, act: Say, first: float) -> None:
+    """Do something every `INTERVAL` seconds from *first* on (time.monotonic), not waiting for it; never to catch up."""
     tasks = set[asyncio.Task[None]]()
+    due = first
     for number in count():
-        when = time.monotonic()
+        await asyncio.sleep(max(0, due - time.monotonic()))
         if book.waiting(kind) < MOST:
             book.say(kind, number)
             task = asyncio.create_task(_done(act, number))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        await asyncio.sleep(max(0, when + INTERVAL - time.monotonic()))
+        due += INTERVAL * (1 + max(0, time.monotonic() - due) // INTERVAL)
 
 
 async def _done(act: Say, number: int) -> None:
@@ -96,7 +97,7 @@ async def _done(act: Say, number: int) -> None:
         sys.stderr.write(f"honest: {error!r}\n")
 
 
-async def pair(book: Book, kind: str, say: Say, listener: Client) -> None:
+async def pair(book: Book, kind: str, say: Say, listener: Client, first: float) -> None:
     """What is said is heard by *listener*."""
     await listener.subscribe(f"honest/{kind}")
 
@@ -107,7 +108,7 @@ async def pair(book: Book, kind: str, say: Say, listener: Client) -> None:
 
     hearing = asyncio.create_task(hear())
     try:
-        await every(book, kind, say)
+        await every(book, kind, say, first)
     finally:
         hearing.cancel()
 
@@ -193,11 +194,13 @@ async def main(http: str, sprout: str, pid: str, key: str | None = None) -> None
     for client in (*speakers, *listeners):
         await client.__aenter__()
     says = [*map(saying, speakers), posting(book, http, key)]
+    begin, kinds = time.monotonic() + INTERVAL, len(says) + 1
+    *times, last = (begin + INTERVAL * n / kinds for n in range(kinds))
     tasks = [
-        asyncio.create_task(pair(book, listener.protocol, say, listener))
-        for say, listener in zip(says, listeners, strict=True)
+        asyncio.create_task(pair(book, listener.protocol, say, listener, first))
+        for say, listener, first in zip(says, listeners, times, strict=True)
     ]
-    tasks.append(asyncio.create_task(every(book, "readyz", polling(book, http, key))))
+    tasks.append(asyncio.create_task(every(book, "readyz", polling(book, http, key), last)))
     print("ready", flush=True)  # noqa: T201
     try:
         while await asyncio.to_thread(sys.stdin.readline):
