@@ -67,8 +67,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
         version=gateway.version,
         lifespan=partial(_lifespan, courier=courier),
         summary="Arbor, the topic relay, Streamr and REST",
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,  # `reference_pages` serves it
     )
     app.openapi = partial(openapi.document, app)  # type: ignore[method-assign]
     app.state.gateway = gateway

@@ -10,7 +10,6 @@ import json
 from contextlib import suppress
 
 import anyio
-import anyio.to_thread
 import structlog
 from anyio.abc import ByteStream, SocketAttribute, TaskGroup
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -60,8 +59,7 @@ async def _target(stream: ByteStream) -> str:
 async def _response(gateway: Gateway, target: str) -> bytes:
     match target:
         case "/metrics":
-            await anyio.to_thread.run_sync(gateway.metrics.refresh)
-            return _encode(200, CONTENT_TYPE_LATEST, gateway.metrics.exposition())
+            return _encode(200, CONTENT_TYPE_LATEST, await gateway.metrics.exposition())
         case "/healthz":
             return _encode(200, JSON, b'{"status":"alive"}')
         case "/readyz":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Final
 
 import anyio.to_thread
@@ -51,6 +52,7 @@ class Operations:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
+        self._asyncapi: dict[str, Any] | None = None  # without its servers, which differ by the host that was asked
 
     async def protocols(self, request: Request) -> Response:
         """List the protocols, their versions, and what each protocol can and cannot express."""
@@ -110,12 +112,12 @@ class Operations:
     async def asyncapi(self, request: Request) -> Response:
         """Get the AsyncAPI document of the messages on WebSockets and TCP."""
         listening = getattr(request.app.state, "listening", {})
-        host, secure = request.url.netloc, request.url.scheme == "https"
-        return views.json_response(
-            asyncapi.document(
-                (*self.gateway.adapters, RestSocket()), self.gateway.version, host, listening, secure=secure
-            )
-        )
+        described = self._asyncapi
+        if described is None:
+            make = partial(asyncapi.document, (*self.gateway.adapters, RestSocket()), self.gateway.version, listening)
+            described = self._asyncapi = await anyio.to_thread.run_sync(make)
+        servers = asyncapi.servers(request.url.netloc, listening, secure=request.url.scheme == "https")
+        return views.json_response({**described, "servers": servers})
 
     async def healthz(self) -> Response:
         """Check that the process is alive."""
@@ -130,8 +132,7 @@ class Operations:
     async def metrics(self, request: Request) -> Response:
         """Get all metrics for Prometheus; with authentication, the key needs the right `history:*`."""
         Caller(self.gateway, request).check("history", "")
-        await anyio.to_thread.run_sync(self.gateway.metrics.refresh)
-        return Response(self.gateway.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await self.gateway.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 # fmt: off

@@ -123,7 +123,7 @@ def test_a_refusal_is_counted_and_told() -> None:
     metrics.on_refused = lambda *what: told.append(what)
     metrics.refused("toy", "403", path="/x")
     assert told == [("toy", "403", {"path": "/x"})]
-    assert 'trellis_refused_total{protocol="toy",reason="403"} 1.0' in metrics.exposition().decode()
+    assert 'trellis_refused_total{protocol="toy",reason="403"} 1.0' in asyncio.run(metrics.exposition()).decode()
 
 
 def test_every_kind_of_fault_is_there_from_the_start() -> None:

@@ -5,13 +5,15 @@ name. Names are not verified: a node that takes another's name gets what is rela
 
 The work for a status is bounded by its content: a node gets instructions for the stream partitions that its status
 names, at most `BURST` at once and `INSTRUCTIONS_PER_SECOND` after that. Other nodes whose neighbours change get theirs
-within a second, with the neighbours of that moment.
+within a second, with the neighbours of that moment. A thousand partitions take 40 ms, so a status is applied
+`SLICE` of them at a time, in the turns of long answers; what the node sends meanwhile waits.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,7 @@ MAX_NAME = 255  # characters of a node's name
 MAX_NAME_BYTES = 64 << 10  # bytes of the stream names that a node may report
 MAX_TOTAL_NAME_BYTES = 16 << 20  # the same for all nodes together
 MAX_NETWORK_NAME_BYTES = 4 << 20  # the same for the nodes of one network
+SLICE = 50  # stream partitions that are handled in one step
 BURST = 1_000  # instructions that a node may get at once
 INSTRUCTIONS_PER_SECOND = 100  # instructions a second after that
 MAX_RELAYED = 64 << 10  # bytes of a message to another node; genuine ones offer and answer connections in some 5,000
@@ -108,6 +111,8 @@ class TrackerSession(Session):
             StreamPart, str | None
         ] = {}  # whose neighbours are new, and the status that asked, if one did
         self._credit = BURST  # instructions that it may get now
+        self._sending = False  # `_send_slice` will be called
+        self._work: Iterator[None] | None = None  # what is left to do for a status, or after the end
         self._name_bytes = 0  # of the stream names that it reported
         self.name = tracker.name(self, name_of(request.query, request.headers))
 
@@ -123,6 +128,11 @@ class TrackerSession(Session):
             self._send_error(error.request_id or request_id, error.code, error.message)
         except RequestError as error:
             self._send_error(request_id, REQUEST_FAILED, str(error))
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether the next message has to wait, also for a status that is being applied."""
+        return self._work is not None or super().overloaded
 
     def _decode(self, data: bytes) -> TrackerMessage:
         try:
@@ -143,32 +153,70 @@ class TrackerSession(Session):
         """The connection is closed: its neighbours get new instructions."""
         if self._tracker.nodes.get(self.name) is self:
             del self._tracker.nodes[self.name]
-        self._set_parts({})
         super().receive_eof()
+        self._start(self._set_parts({}))
 
     def tick(self, now: int) -> None:
         """Called once a second: send pending instructions. *now* is in ms."""
         super().tick(now)
         self._credit = min(BURST, self._credit + INSTRUCTIONS_PER_SECOND)
-        self._send_instructions(self.put)
+        if self._pending and not self._sending:
+            self._sending = True
+            self._context.services.answer_scheduler.schedule(self._send_slice, self.network)
 
     # Message types
 
     def status(self, message: TrackerMessage) -> None:
         """Set the node's stream partitions, and instruct it and its new neighbours."""
+        self._start(self._apply(message))
+
+    def _start(self, work: Iterator[None]) -> None:
+        """Do the first slice of *work* now, and the others when their turns have come."""
+        self._work = work
+        self._continue(work)
+
+    def _continue(self, work: Iterator[None]) -> None:
+        if self._work is not work:
+            return  # the connection has ended meanwhile
+        try:
+            next(work)
+        except StopIteration:
+            self._work = None
+            self.resume()
+            self.wake()
+        else:
+            self._context.services.answer_scheduler.schedule(partial(self._continue, work), self.network)
+
+    def _apply(self, message: TrackerMessage) -> Iterator[None]:
+        """Apply a status, a slice at each step: all of it, or nothing if it is refused."""
+        try:
+            yield from self._checked_and_set(message)
+        except StreamrError as error:
+            self._send_error(error.request_id or message.request_id, error.code, error.message)
+
+    def _checked_and_set(self, message: TrackerMessage) -> Iterator[None]:
         named = dict.fromkeys(reported(message.status))
         parts = named if message.status.get("singleStream") is not True else self._parts | named
         if len(parts) > MAX_PARTS:
             raise StreamrError(f"Expected status.streams to have at most {MAX_PARTS} elements.")
-        for part in named:
-            channel = channel_of(*part)
-            if not self.bus.allowed(self.principal, "subscribe", channel):
-                raise StreamrError(f"You are not allowed to subscribe to stream {part[0]}", code=PERMISSION_DENIED)
-        self._set_parts(parts)
+        yield from self._check_rights(named)
+        yield from self._set_parts(parts)
         for part in named:
             self._pending.pop(part, None)
             self._pending[part] = message.request_id
+        for _ in range(SLICE, len(named), SLICE):
+            self._send_instructions(self.send, SLICE)
+            yield
         self._send_instructions(self.send)
+
+    def _check_rights(self, named: Iterable[StreamPart]) -> Iterator[None]:
+        rest = iter(named)
+        while parts := list(islice(rest, SLICE)):
+            for part in parts:
+                if not self.bus.allowed(self.principal, "subscribe", channel_of(*part)):
+                    raise StreamrError(f"You are not allowed to subscribe to stream {part[0]}", code=PERMISSION_DENIED)
+            if len(parts) == SLICE:
+                yield
 
     def storage_nodes(self, message: TrackerMessage) -> None:
         """Answer with the storage node of a stream partition: this gateway, if the partition exists."""
@@ -201,23 +249,35 @@ class TrackerSession(Session):
     def _parts(self) -> dict[StreamPart, None]:
         return self._tracker.topology.parts(self)
 
-    def _set_parts(self, parts: dict[StreamPart, None]) -> None:
+    def _set_parts(self, parts: dict[StreamPart, None]) -> Iterator[None]:
         """Set the node's partitions; other nodes whose neighbours change get instructions at their next tick."""
         size = sum(len(part.stream_id.encode(errors="replace")) for part in parts)
         if size > MAX_NAME_BYTES:
             raise StreamrError(f"Expected status.streams to have names of at most {MAX_NAME_BYTES} bytes together.")
         self._tracker.reserve(self.principal.address, size - self._name_bytes)
         self._name_bytes = size
-        for node, part in self._tracker.topology.report(self, parts):
-            node._pending.setdefault(part, None)
+        changes = self._tracker.topology.report(self, parts)
+        while changed := list(islice(changes, SLICE)):
+            for part, nodes in changed:
+                for node in nodes:
+                    node._pending.setdefault(part, None)
+            if len(changed) == SLICE:
+                yield
         for part in [part for part in self._pending if part not in parts]:
             del self._pending[part]
 
-    def _send_instructions(self, put: Callable[[bytes], None]) -> None:
-        """Send pending instructions while there is credit; *put* is `send` for those that the node asked for."""
-        for part in list(islice(self._pending, self._credit)):
+    def _send_instructions(self, put: Callable[[bytes], None], most: int = BURST) -> None:
+        """Send *most* pending instructions, while there is credit; *put* is `send` for what the node asked for."""
+        for part in list(islice(self._pending, min(most, self._credit))):
             self._credit -= 1
             put(self._instruction(part, self._pending.pop(part)))
+
+    def _send_slice(self) -> None:
+        """Send some of the pending instructions that other nodes' changes caused, and later the others."""
+        self._send_instructions(self.put, SLICE)
+        self._sending = self._credit > 0 and bool(self._pending)
+        if self._sending:
+            self._context.services.answer_scheduler.schedule(self._send_slice, self.network)
 
     def _instruction(self, part: StreamPart, request_id: str | None) -> bytes:
         """The frame of an instruction for *part*; *request_id* is that of the status that asked for it, if one did."""

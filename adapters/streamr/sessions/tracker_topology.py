@@ -7,7 +7,7 @@ it, at a cost that does not depend on the size of the ring.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 NEIGHBOURS = 4  # connections of a node for one stream partition, as genuine trackers have it
@@ -75,29 +75,28 @@ class Topology(Generic[Node]):
         ring = self._rings.get(part)
         return [] if ring is None else ring.neighbours(node)
 
-    def report(self, node: Node, parts: Iterable[StreamPart]) -> dict[tuple[Node, StreamPart], None]:
-        """Set the partitions of *node*; return the other nodes whose neighbours changed, each with the partition."""
-        before, now = self.parts(node), dict.fromkeys(parts)
-        changed: dict[tuple[Node, StreamPart], None] = {}
-        for part in before.keys() - now.keys():
-            changed |= self._leave(part, node)
-        for part in now.keys() - before.keys():
-            changed |= self._enter(part, node)
-        if now:
-            self._parts[node] = now
-        else:
-            self._parts.pop(node, None)
-        return changed
+    def report(self, node: Node, parts: Iterable[StreamPart]) -> Iterator[tuple[StreamPart, list[Node]]]:
+        """Set the partitions of *node*, one at each step; yield each with the other nodes whose neighbours changed."""
+        now = dict.fromkeys(parts)
+        own = self._parts.setdefault(node, {})
+        for part in own.keys() - now.keys():
+            del own[part]
+            yield part, self._leave(part, node)
+        for part in now.keys() - own.keys():
+            own[part] = None
+            yield part, self._enter(part, node)
+        if not own:
+            del self._parts[node]
 
-    def _enter(self, part: StreamPart, node: Node) -> dict[tuple[Node, StreamPart], None]:
+    def _enter(self, part: StreamPart, node: Node) -> list[Node]:
         ring = self._rings.setdefault(part, Ring())
         ring.add(node)
-        return {(each, part): None for each in ring.neighbours(node)}
+        return ring.neighbours(node)
 
-    def _leave(self, part: StreamPart, node: Node) -> dict[tuple[Node, StreamPart], None]:
+    def _leave(self, part: StreamPart, node: Node) -> list[Node]:
         ring = self._rings[part]
         near = ring.neighbours(node)
         ring.remove(node)
         if not ring:
             del self._rings[part]
-        return {(each, part): None for each in near}
+        return near

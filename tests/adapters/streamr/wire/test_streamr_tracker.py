@@ -136,7 +136,7 @@ def test_what_nodes_were_told_last_is_always_what_holds(reports: list[tuple[int,
     known: dict[tuple[int, StreamPart], list[int]] = {}
     for node, parts in reports:
         having[node] = dict.fromkeys(sorted(parts))
-        changed = topology.report(node, having[node])
+        changed = [(each, part) for part, nodes in topology.report(node, having[node]) for each in nodes]
         assert len(changed) <= NEIGHBOURS * len(PARTS)
         known |= {(each, part): topology.neighbours(each, part) for each, part in changed}
         known |= {(node, part): topology.neighbours(node, part) for part in having[node]}
@@ -173,14 +173,19 @@ class Node:
         session = broker.adapter.accept(ConnectionRequest(Principal(principal, where), "/tracker", query, headers))
         assert isinstance(session, TrackerSession)
         self.session = session
+        self._posted = broker.core.posted
 
     def ask(self, *frame: Any) -> list[Any]:
         self.session.receive_data(json.dumps(frame).encode())
+        while self.session._work is not None:  # a status is being applied
+            self._posted.get(timeout=10)()
         return self.heard()
 
     def told(self) -> list[Any]:
         """What it hears when a second is over."""
         self.session.tick(0)
+        while self.session._sending:
+            self._posted.get(timeout=10)()
         return self.heard()
 
     def heard(self) -> list[Any]:
@@ -388,12 +393,12 @@ def test_to_come_and_go_costs_the_same_however_many_are_there() -> None:
     for crowd in (10, 2_000):
         topology: Topology[Counted] = Topology()
         for _ in range(crowd):
-            topology.report(Counted(), PARTS)
+            list(topology.report(Counted(), PARTS))
         Counted.looked = 0
         for _ in range(10):
             node = Counted()
-            topology.report(node, PARTS)
-            topology.report(node, [])
+            list(topology.report(node, PARTS))
+            list(topology.report(node, []))
         costs.append(Counted.looked)
     assert costs[1] <= 2 * costs[0]
 
