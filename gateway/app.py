@@ -32,6 +32,9 @@ from gateway.http.problems import problem_of, problem_of_status, problem_respons
 from gateway.http.unrouted import UNROUTED, answer_http_exception, refuse_websocket
 from gateway.http.websocket.messages import PATH
 from gateway.http.websocket.session import WebSocketService
+from gateway.membership.held_links import hold_links, name_links
+from gateway.membership.membership import Membership
+from gateway.membership.setup import membership_of
 from gateway.shells import fast, serve, tcp_server
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
@@ -41,9 +44,6 @@ from gateway.webhooks.courier import Courier
 from . import gauges
 from .adapter import Adapter, Listener, Refusal
 from .admission import Acceptor
-from .cluster_setup import membership_of
-from .held_links import hold_links, name_links
-from .membership import Membership
 from .proxies import ForwardedHeaders
 from .runtime import Gateway
 from .settings import Settings

@@ -11,8 +11,8 @@ from pathlib import Path
 from gateway.core.flows import BOUNDS_US
 from gateway.core.histogram import Histogram
 from gateway.core.member import Member
+from gateway.membership import cluster_report
 
-from . import cluster_report
 from .metrics import Histograms
 from .runtime import Gateway
 

@@ -22,6 +22,9 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.stamper import LogClock
 from gateway.core.trace import Tracer
 from gateway.core.watchdog import Progress, Watchdog
+from gateway.membership import cluster_report
+from gateway.membership.foreign import ForeignEntries
+from gateway.membership.membership import Membership
 from gateway.shells.links import Dialler
 from gateway.storage import permissions
 from gateway.storage.compaction import Compaction
@@ -32,7 +35,7 @@ from gateway.storage.log import SealPolicy
 from gateway.storage.retention import Retention
 from gateway.storage.segments import Segments
 
-from . import cluster_report, identity, logs, machine, systemd, tracing
+from . import identity, logs, machine, systemd, tracing
 from .access_log import AccessLog
 from .adapter import Adapter, Services
 from .admission import Admission
@@ -42,8 +45,6 @@ from .configured_limits import memory_budget, read_pacer, retention_limits
 from .data_lock import lock
 from .fact_cache import GatewayFactCache
 from .faults import Faults
-from .foreign import ForeignEntries
-from .membership import Membership
 from .metrics import Metrics
 from .proxies import TrustedProxies
 from .sequencer import LocalSequencer, Sequencer

@@ -36,6 +36,9 @@ MAY = {
     "gateway.backup": STORAGE,
     "gateway.cluster": STORAGE,
     "gateway.jetstream": {"gateway.core.errors"},
+    "gateway.membership": STORAGE
+    | {"gateway.access", "gateway.adapter", "gateway.cluster", "gateway.dotted_values", "gateway.jetstream"}
+    | {"gateway.metrics", "gateway.shells.links"},
     "gateway.reconciliation": STORAGE,
 }
 SYNCHRONOUS = (
@@ -51,7 +54,7 @@ LIBRARIES = {  # which the core needs beside the standard library
 }
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells", "gateway.cluster"),
-    *("gateway.jetstream", "gateway.reconciliation"),
+    *("gateway.jetstream", "gateway.membership", "gateway.reconciliation"),
     *(
         "gateway.adapter",
         "gateway.exchange",
@@ -61,7 +64,7 @@ NAMELESS = (  # these name no protocol
         "gateway.runtime",
     ),
     *("gateway.access_log", "gateway.backup", "gateway.gauges", "gateway.identity", "gateway.logs", "gateway.proxies"),
-    *("gateway.sequencer", "gateway.foreign"),
+    "gateway.sequencer",
 )
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
 IO = {

@@ -13,9 +13,9 @@ from pathlib import Path
 from gateway.cluster.batch import decode_batch
 from gateway.cluster.position import Position
 from gateway.cluster.turn import Turn
-from gateway.cluster_transport import Call
 from gateway.jetstream.status import JetStreamStatus
-from gateway.membership import Membership
+from gateway.membership.membership import Membership
+from gateway.membership.transport import Call
 from gateway.storage.layout import first_seqs, paths
 from gateway.storage.segments import Segments
 from tests.properties.house import House

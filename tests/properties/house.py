@@ -16,7 +16,7 @@ import pytest
 from adapters import ADAPTERS
 from gateway import runtime
 from gateway.http.rest import Rest
-from gateway.membership import Membership
+from gateway.membership.membership import Membership
 from gateway.runtime import Gateway
 from gateway.settings import settings_model
 from tests.still import Clock, Posted

@@ -20,10 +20,10 @@ from websockets.sync.client import connect
 
 from gateway.access.keyfile import KEYS_FILE, KeyFile
 from gateway.cli import app
-from gateway.cluster_transport import CannotJoin, JetStreamTransport
 from gateway.commands import cluster_remove
 from gateway.jetstream.connecting import JetStreamSettings
-from gateway.membership import Membership
+from gateway.membership.membership import Membership
+from gateway.membership.transport import CannotJoin, JetStreamTransport
 from gateway.storage.layout import first_seqs, paths
 from gateway.storage.log import Log
 from gateway.storage.segments import Segments

@@ -15,7 +15,7 @@ from gateway.cluster.removal import encode_removal
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat, Leaving, PresenceChanges, Terms, TurnRequest, encode_signal
 from gateway.cluster.turn import LEASE
-from gateway.membership import Membership
+from gateway.membership.membership import Membership
 from gateway.storage.record import Fact, encode
 from tests.gateway.cluster.test_turn import SEEDS, Toy, World
 

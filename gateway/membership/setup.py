@@ -11,15 +11,14 @@ from gateway.access.secretfile import read_secret
 from gateway.access.shared import SharedKeys
 from gateway.access.shared_grants import SharedGrants
 from gateway.cluster.agreement import FILES, stated
+from gateway.dotted_values import dotted_values
 
-from .cluster_transport import JetStreamTransport
-from .dotted_values import dotted_values
 from .membership import Membership
+from .transport import JetStreamTransport
 
 if TYPE_CHECKING:
     from gateway.access.manager import AccessManager
-
-    from .runtime import Gateway
+    from gateway.runtime import Gateway
 
 # The settings that all members have to have in common, beside those that adapters name (`Adapter.agreed`).
 AGREED: Final = (

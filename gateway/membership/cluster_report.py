@@ -8,9 +8,9 @@ from typing import Any
 from gateway.cluster.batch import NOBODY, name_of
 from gateway.cluster.roster import MemberInfo
 from gateway.jetstream.status import JetStreamStatus, Replica
+from gateway.metrics import Metrics
 
 from .membership import Membership
-from .metrics import Metrics
 
 
 def report(membership: Membership, cluster: str) -> dict[str, Any]:

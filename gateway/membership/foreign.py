@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from gateway.adapter import Adapter
 from gateway.cluster.signals import BadSignal
 from gateway.core.bus import Bus
 from gateway.core.errors import ProtocolError, RequestError
@@ -13,8 +14,6 @@ from gateway.core.message import LATE_AFTER, REST, Message, Peer
 from gateway.storage.facts import number_end
 from gateway.storage.log import Log
 from gateway.storage.record import Entry, Fact
-
-from .adapter import Adapter
 
 logger = logging.getLogger(__name__)
 

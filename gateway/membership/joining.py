@@ -14,7 +14,7 @@ from gateway.storage.log import Log
 from gateway.storage.record import Entry
 from gateway.storage.segments import Segments, parse_header
 
-from .cluster_transport import TICK, CannotJoin, ClusterTransport
+from .transport import TICK, CannotJoin, ClusterTransport
 
 JOIN_SECONDS: Final = 60.0  # to get the turn for the first time, once the stream was read
 

@@ -37,9 +37,9 @@ from gateway.core.message import Message
 from gateway.storage.log import MAX_UNSYNCED_BYTES, Log
 from gateway.storage.record import Entry, Fact
 
-from .cluster_transport import TICK, Call, CannotJoin, ClusterTransport
 from .foreign import ForeignEntries
 from .joining import join
+from .transport import TICK, Call, CannotJoin, ClusterTransport
 
 LEAVE_SECONDS: Final = 5.0  # to give it up
 NUMBERS: Final = 1 << 16  # peer numbers that are reserved at once, since none can be reserved while others accept
