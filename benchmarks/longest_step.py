@@ -20,7 +20,7 @@ from gateway.core.presence import Roster
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.runtime import Gateway
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 
 CHANNELS, PEERS = 100_000, 10_000
 ROOM = "room"

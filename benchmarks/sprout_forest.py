@@ -22,7 +22,7 @@ from gateway.adapter import ConnectionRequest
 from gateway.core.message import Message
 from gateway.core.principal import Principal
 from gateway.runtime import Gateway
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 
 from .sprout_nodes import trees
 

@@ -35,6 +35,7 @@ from gateway.http.websocket.session import WebSocketService
 from gateway.membership.held_links import hold_links, name_links
 from gateway.membership.membership import Membership
 from gateway.membership.setup import membership_of
+from gateway.settings.settings import Settings
 from gateway.shells import fast, serve, tcp_server
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
@@ -46,7 +47,6 @@ from .adapter import Adapter, Listener, Refusal
 from .admission import Acceptor
 from .proxies import ForwardedHeaders
 from .runtime import Gateway
-from .settings import Settings
 from .worker import Post
 
 logger = structlog.get_logger("trellis")

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from .settings import Settings
+from gateway.settings.settings import Settings
 
 PROTOCOLS = ("h2", "http/1.1")  # ALPN protocols of hypercorn; a client that offers none of them is served too
 RENEW = "replace the file, then send SIGHUP"

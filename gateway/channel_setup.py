@@ -10,8 +10,9 @@ import structlog
 from gateway.core.channels import Channels, valid_name
 
 if TYPE_CHECKING:
+    from gateway.settings.settings import ChannelSettings
+
     from .metrics import Metrics
-    from .settings import ChannelSettings
 
 logger = structlog.get_logger("trellis")
 

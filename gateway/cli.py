@@ -20,8 +20,7 @@ from gateway.commands.pipeline import pipeline
 from gateway.commands.status import status
 from gateway.commands.sync import sync
 from gateway.commands.top import top
-
-from .config import load
+from gateway.settings.config import load
 
 app = typer.Typer(
     no_args_is_help=True,

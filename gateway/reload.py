@@ -21,13 +21,13 @@ from gateway.access.limits import Throttle
 from gateway.access.manager import difference, origins
 from gateway.access.origins import Origins
 from gateway.core.buckets import TokenBuckets
+from gateway.settings.config import BadConfiguration
+from gateway.settings.configured_limits import peer_memory_bytes, retention_limits
+from gateway.settings.dotted_values import dotted_values
+from gateway.settings.settings import Settings
 
 from . import certificate, logs, systemd
-from .config import BadConfiguration
-from .configured_limits import peer_memory_bytes, retention_limits
-from .dotted_values import dotted_values
 from .runtime import Gateway
-from .settings import Settings
 
 # The settings that a running gateway can change; all others need a restart.
 LIVE = frozenset(

@@ -25,6 +25,8 @@ from gateway.core.watchdog import Progress, Watchdog
 from gateway.membership import cluster_report
 from gateway.membership.foreign import ForeignEntries
 from gateway.membership.membership import Membership
+from gateway.settings.configured_limits import memory_budget, read_pacer, retention_limits
+from gateway.settings.settings import Settings
 from gateway.shells.links import Dialler
 from gateway.storage import permissions
 from gateway.storage.compaction import Compaction
@@ -41,14 +43,12 @@ from .adapter import Adapter, Services
 from .admission import Admission
 from .certificate import Certificate
 from .channel_setup import configure_channels, load_channels
-from .configured_limits import memory_budget, read_pacer, retention_limits
 from .data_lock import lock
 from .fact_cache import GatewayFactCache
 from .faults import Faults
 from .metrics import Metrics
 from .proxies import TrustedProxies
 from .sequencer import LocalSequencer, Sequencer
-from .settings import Settings
 from .worker import Post, Timer, Worker
 
 MINUTE = 60_000  # ms

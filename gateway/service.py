@@ -22,6 +22,7 @@ from fastapi import FastAPI
 
 from gateway.access.origins import is_local
 from gateway.core.errors import OperatorError
+from gateway.settings.settings import Settings
 from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
@@ -31,7 +32,6 @@ from . import identity, logs, machine, systemd
 from .app import create_app, unusable
 from .reload import on_hangup
 from .runtime import Gateway
-from .settings import Settings
 from .welcome import welcome
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from gateway.core.bus import Bus
 from gateway.core.errors import OperatorError
 from gateway.core.member import Member
 from gateway.core.message import Message
-
-from .settings import Settings
+from gateway.settings.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -32,7 +32,7 @@ from typer.testing import CliRunner
 
 from adapters import ADAPTERS
 from gateway.cli import app
-from gateway.config import load
+from gateway.settings.config import load
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

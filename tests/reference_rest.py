@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from adapters import ADAPTERS
-from gateway import config
 from gateway.app import create_app
+from gateway.settings import config
 
 HEAD = """# REST
 

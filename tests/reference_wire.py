@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from adapters import ADAPTERS
-from gateway import config
 from gateway.adapter import WireMessage
 from gateway.app import create_app
 from gateway.core.errors import Forbidden
 from gateway.http.problems import problem_of
 from gateway.http.websocket.asyncapi import RestSocket
+from gateway.settings import config
 
 HEAD = """# Messages on the wire
 

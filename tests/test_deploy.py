@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from adapters import ADAPTERS
 from gateway.cli import app
-from gateway.config import load
+from gateway.settings.config import load
 from tests.nats import PROGRAM as NATS
 from tests.ports import reserved_port
 from tests.server import Server

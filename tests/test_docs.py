@@ -21,15 +21,15 @@ from adapters import ADAPTERS
 from adapters.sprout.wire.parser import Parser
 from adapters.streamr.wire import codec as control
 from adapters.topic_relay import codec as topic_relay
-from gateway import config
 from gateway.adapter import WireMessage
 from gateway.app import create_app
 from gateway.cli import app
 from gateway.commands import reference
-from gateway.config import OTHERS
 from gateway.http.websocket.messages import PATH, decode
 from gateway.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS
-from gateway.settings import PREFIX, settings_model
+from gateway.settings import config
+from gateway.settings.config import OTHERS
+from gateway.settings.settings import PREFIX, settings_model
 from gateway.welcome import lines_to_try
 from tests import reference_wire
 from tests.reference import PAGES as REFERENCE

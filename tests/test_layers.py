@@ -37,8 +37,8 @@ MAY = {
     "gateway.cluster": STORAGE,
     "gateway.jetstream": {"gateway.core.errors"},
     "gateway.membership": STORAGE
-    | {"gateway.access", "gateway.adapter", "gateway.cluster", "gateway.dotted_values", "gateway.jetstream"}
-    | {"gateway.metrics", "gateway.shells.links"},
+    | {"gateway.access", "gateway.adapter", "gateway.cluster", "gateway.jetstream"}
+    | {"gateway.metrics", "gateway.settings", "gateway.shells.links"},
     "gateway.reconciliation": STORAGE,
 }
 SYNCHRONOUS = (

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from gateway.core.bus import Bus
-from gateway.settings import Settings
+from gateway.settings.settings import Settings
 
 from .auth import Access, ApiKey, KeyFile
 from .keyfile import KEYS_FILE

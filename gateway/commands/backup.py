@@ -19,7 +19,7 @@ from gateway.access.auth import read_secret
 from gateway.backup import bundle, restoring, snapshot
 from gateway.backup.errors import BackupError
 from gateway.backup.manifest import Manifest
-from gateway.settings import Settings
+from gateway.settings.settings import Settings
 from gateway.storage import permissions
 from gateway.storage.layout import sync_directory
 

@@ -11,7 +11,7 @@ import typer
 from gateway.cluster.batch import NAME, name_of
 from gateway.cluster.removal import encode_removal
 from gateway.cluster.signals import BadSignal, Heartbeat, decode_signal
-from gateway.settings import ClusterSettings
+from gateway.settings.settings import ClusterSettings
 
 from .common import AsJson, CommandError, ConfigFile, load_settings, show
 

@@ -15,7 +15,7 @@ from gateway.core.errors import OperatorError
 
 if TYPE_CHECKING:  # half a second of imports, which `pipeline` does without
     from gateway.adapter import Adapter
-    from gateway.settings import Settings
+    from gateway.settings.settings import Settings
 
 Adapters = Sequence["type[Adapter]"]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file (docs/configuration.md).")]
@@ -53,7 +53,7 @@ def registry(context: typer.Context) -> Adapters:
 
 def load_settings(context: typer.Context, file: Path | None, flags: Mapping[str, Any]) -> Settings:
     """Load the configuration; print every fault and raise `typer.Exit` with code 2 if there is one."""
-    from gateway import config
+    from gateway.settings import config
 
     try:
         return config.load(registry(context), file, flags)

@@ -12,8 +12,8 @@ from gateway.access.auth import KEY_PREFIX, VERBS, Access, AccessDecision
 from gateway.access.keyfile import KeyFile, now_ms
 from gateway.core.channels import valid_name
 from gateway.core.principal import Principal
-from gateway.settings import Settings
-from gateway.settings_validation import principal_error
+from gateway.settings.settings import Settings
+from gateway.settings.validation import principal_error
 
 from .common import (
     Adapters,

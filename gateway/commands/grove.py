@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from adapters.sprout import SproutAdapter, grove
-from gateway.settings import Settings
+from gateway.settings.settings import Settings
 
 from .common import Adapters, CommandError, say, visible
 from .offline import OfflineGateway, open_offline

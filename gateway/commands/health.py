@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.settings import Settings
+from gateway.settings.settings import Settings
 
 from .common import CommandError, ConfigFile, Data, load_settings
 

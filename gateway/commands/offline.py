@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 
 from gateway import logs
 from gateway.runtime import Gateway
-from gateway.settings import Settings
+from gateway.settings.settings import Settings
 
 from .common import Adapters, CommandError
 

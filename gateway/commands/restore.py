@@ -18,7 +18,7 @@ from adapters.streamr.restore import restore
 from adapters.streamr.wire.message import parse_message
 from gateway.adapter import Adapter
 from gateway.core.message import Message
-from gateway.settings import Settings
+from gateway.settings.settings import Settings
 from gateway.storage.record import Entry
 
 from .common import Adapters, CommandError, say, visible

@@ -11,7 +11,7 @@ from gateway.access.secretfile import read_secret
 from gateway.access.shared import SharedKeys
 from gateway.access.shared_grants import SharedGrants
 from gateway.cluster.agreement import FILES, stated
-from gateway.dotted_values import dotted_values
+from gateway.settings.dotted_values import dotted_values
 
 from .membership import Membership
 from .transport import JetStreamTransport

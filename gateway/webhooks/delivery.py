@@ -17,7 +17,7 @@ import anyio
 import structlog
 
 from gateway.core.errors import Unavailable
-from gateway.settings import WebhookSettings
+from gateway.settings.settings import WebhookSettings
 
 from .backlog import Backlog, BacklogEntry
 from .model import DeadLetter, Webhook

@@ -19,7 +19,7 @@ import pytest
 from adapters.sprout import SproutAdapter
 from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.runtime import Gateway
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from tests.conformance.forge import SequoiaForge
 from tests.server import Server
 from tests.waiting import until as wait_until

@@ -17,7 +17,7 @@ from gateway.core.message import Message
 from gateway.core.principal import Principal
 from gateway.http.stats import report
 from gateway.runtime import Gateway, clock
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from gateway.storage import compaction
 from gateway.storage import index as index_module
 from gateway.storage.archive import verify

@@ -22,7 +22,7 @@ from gateway.commands import operate
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message, Peer
 from gateway.runtime import Gateway
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from gateway.storage import importing
 from gateway.storage.archive import export, verify
 from gateway.storage.importing import import_log

@@ -19,7 +19,7 @@ from gateway.http.callers import Caller
 from gateway.http.events import EventSession
 from gateway.http.selection import Selection
 from gateway.runtime import Gateway
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from gateway.shells.uvicorn_http import FastHttp
 from tests.gateway.commands.program import Run, trellis
 from tests.gateway.operated import Operated

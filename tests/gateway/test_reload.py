@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 from gateway.access.keyfile import KeyFile
 from gateway.cli import app
 from gateway.reload import LIVE, reload
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from tests.server import Server
 from tests.test_docs import settings as every_setting
 from tests.waiting import until

@@ -12,7 +12,7 @@ from gateway.shells.turns import TURN
 RUN = """
 import sys
 from adapters import ADAPTERS
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from gateway.service import CannotStart, run
 try:
     run(settings_model(ADAPTERS)(data=sys.argv[1], port=sys.argv[2]))

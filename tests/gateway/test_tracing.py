@@ -12,7 +12,7 @@ import pytest
 from websockets.sync.client import connect
 
 from gateway.core.bus import Bus
-from gateway.settings import TracingSettings, settings_model
+from gateway.settings.settings import TracingSettings, settings_model
 from gateway.tracing import MISSING, Tracing, TracingUnavailable, of
 from tests.gateway.operated import Operated
 from tests.waiting import until
@@ -22,7 +22,7 @@ OFF = """
 import sys
 from adapters import ADAPTERS
 from gateway.app import create_app
-from gateway.settings import TracingSettings, settings_model
+from gateway.settings.settings import TracingSettings, settings_model
 create_app(settings_model(ADAPTERS)(data=sys.argv[1]))
 print([name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))])
 """

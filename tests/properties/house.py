@@ -18,7 +18,7 @@ from gateway import runtime
 from gateway.http.rest import Rest
 from gateway.membership.membership import Membership
 from gateway.runtime import Gateway
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from tests.still import Clock, Posted
 
 NOW = 1_795_240_000_000  # ms, an hour after the keys of the vectors were made

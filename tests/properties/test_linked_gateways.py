@@ -28,7 +28,7 @@ from gateway.core.message import REST, Message
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.runtime import Gateway
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from tests.ports import reserved_port
 from tests.server import Server
 from tests.still import Posted

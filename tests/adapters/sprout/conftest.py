@@ -21,7 +21,7 @@ from gateway.core.message import Form, Message
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.runtime import Gateway
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from tests.still import Clock, Posted
 
 VECTORS = Path(__file__).parents[2] / "vectors/sprout"

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from adapters.sprout import SproutAdapter
 from adapters.sprout.settings import SproutSettings
 from adapters.sprout.store import recent, store
-from gateway import config
 from gateway.adapter import Listener
+from gateway.settings import config
 from gateway.storage.lookup import SEQ_OF_ID
 
 MINUTE = 60_000

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.commands.cluster_remove import remove_from
 from gateway.commands.common import CommandError
-from gateway.settings import ClusterSettings
+from gateway.settings.settings import ClusterSettings
 from tests.faults.harness.checks import say
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.shim import Call, Kind

@@ -15,7 +15,7 @@ from typing import Any
 from adapters import ADAPTERS
 from gateway.core.message import MessageIds
 from gateway.runtime import Gateway
-from gateway.settings import settings_model
+from gateway.settings.settings import settings_model
 from tests.still import Posted
 
 from .checks import OPEN, Record, records

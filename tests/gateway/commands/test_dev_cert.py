@@ -23,8 +23,8 @@ from adapters import ADAPTERS
 from gateway.certificate import Certificate
 from gateway.cli import app
 from gateway.commands import certificates
-from gateway.config import BadConfiguration, load
 from gateway.core.errors import OperatorError
+from gateway.settings.config import BadConfiguration, load
 from tests.server import Server
 
 

@@ -17,8 +17,8 @@ from gateway.cli import app
 from gateway.clients import SproutClient
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.commands.operate import toml_lines
-from gateway.config import load
 from gateway.core.message import Message
+from gateway.settings.config import load
 from gateway.storage.record import decode, encode
 from tests.gateway.commands.program import process, trellis
 from tests.server import Server

@@ -20,13 +20,13 @@ from adapters.sprout.adapter import SproutAdapter
 from adapters.sprout.mint.signing import SigningPool
 from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, StreamMessage
-from gateway import config
 from gateway.access.auth import KeyFile
 from gateway.adapter import LIMIT_NAMES, OPERATIONS
 from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.http import rest
 from gateway.http.operations import REST_DESCRIPTION
 from gateway.http.schemas import EXAMPLES
+from gateway.settings import config
 from tests.conformance.forge import SequoiaForge
 from tests.server import Server
 

@@ -12,9 +12,9 @@ import jsonschema_rs
 import pytest
 
 from adapters import ADAPTERS
-from gateway import config
 from gateway.app import create_app
 from gateway.http import reference_pages, schemas
+from gateway.settings import config
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from adapters.streamr import StreamrAdapter
 from adapters.streamr.model import streams
 from adapters.streamr.model.streams import InvalidDescription
 from gateway.access.auth import ApiKey, digest
-from gateway.config import BadConfiguration, load
 from gateway.core.principal import Principal
+from gateway.settings.config import BadConfiguration, load
 
 STRICT = {"strict": {"require_signed_data": True}, "secret": {"require_encrypted_data": True}, "wide": 5}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adapters import ADAPTERS
-from gateway import config, settings_validation
+from gateway.settings import config, validation
 
 # fmt: off
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -57,10 +57,10 @@ def test_what_only_looks_dangerous_is_taken(flags: dict[str, Any]) -> None:
 
 def test_what_a_cluster_needs_is_named_so_that_pip_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """No package index has `trellis-gateway`, so its extras cannot be asked for by name."""
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert project["optional-dependencies"]["cluster"] == [settings_validation.NATS_CLIENT]
-    monkeypatch.setattr(settings_validation, "find_spec", lambda _name: None)
-    with pytest.raises(config.BadConfiguration, match=re.escape(f"-m pip install '{settings_validation.NATS_CLIENT}'")):
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["cluster"] == [validation.NATS_CLIENT]
+    monkeypatch.setattr(validation, "find_spec", lambda _name: None)
+    with pytest.raises(config.BadConfiguration, match=re.escape(f"-m pip install '{validation.NATS_CLIENT}'")):
         config.load(ADAPTERS, None, {"cluster.url": ["nats://127.0.0.1:4222"], "cluster.gateway": "one"})
 
 

@@ -1,6 +1,6 @@
 """The settings: a model for each section of the configuration, with its defaults and limits.
 
-The sections of the adapters come from the registry (`settings_model`); `gateway.config` reads the values.
+The sections of the adapters come from the registry (`settings_model`); `gateway.settings.config` reads the values.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gateway.access.auth import Right
 from gateway.access.limits import Limits
+from gateway.adapter import Adapter
 from gateway.core.channels import LIMIT, valid_name
 
-from .adapter import Adapter
 from .warehouse import WAREHOUSE
 
 PREFIX = "TRELLIS_"

@@ -12,12 +12,12 @@ from importlib.util import find_spec
 
 from gateway.access.origins import ANY, is_local
 from gateway.access.rights import Right
+from gateway.adapter import Adapter
+from gateway.certificate import tls_context
 from gateway.core.message import REST
+from gateway.proxies import TrustedProxies
 
-from .adapter import Adapter
-from .certificate import tls_context
 from .dotted_values import dotted_values
-from .proxies import TrustedProxies
 from .settings import Settings
 
 ANONYMOUS = "anonymous"

@@ -13,12 +13,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gateway.adapter import Adapter
 from gateway.core.errors import OperatorError
 
-from .adapter import Adapter
 from .dotted_values import dotted_values
 from .settings import PREFIX, Settings, settings_model
-from .settings_validation import validate_settings
+from .validation import validate_settings
 
 # Variables that are not settings: for the commands that talk to a gateway, and for the test suite.
 OTHERS = frozenset(

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from gateway import machine
 from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget, Holder
 from gateway.core.read_pacer import ReadPacer
 from gateway.storage.retention import RetentionLimits
 
-from . import machine
-
 if TYPE_CHECKING:
     from gateway.access.limits import Limits
+    from gateway.metrics import Metrics
 
-    from .metrics import Metrics
     from .settings import Settings
 
 DAY = 86_400_000  # ms
