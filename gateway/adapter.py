@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.core.bus import Bus
     from gateway.core.histogram import Histogram
+    from gateway.monitoring.metrics import Metrics
     from gateway.storage.facts import Lifetime
     from gateway.storage.index import Index
     from gateway.storage.log import Log
     from gateway.storage.record import Fact
     from gateway.storage.schema import KnownId, Row, Statement
-
-    from .metrics import Metrics
 
 
 # What a protocol may have a word for: the keys of `Adapter.carries`, and what docs/protocols.md calls them.

@@ -13,10 +13,10 @@ from gateway.core.bus import Bus
 from gateway.core.message import REST
 from gateway.core.networks import network
 from gateway.core.session import Session
+from gateway.monitoring.metrics import Metrics
 
 from . import machine
 from .adapter import ConnectionRequest, Refusal
-from .metrics import Metrics
 
 NO_DESCRIPTORS = "too many connections for the available file descriptors; raise their limit (ulimit -n)"
 TOO_MANY_FROM_ADDRESS = "too many from here; the setting is limits.connections_per_address"

@@ -10,9 +10,8 @@ import structlog
 from gateway.core.channels import Channels, valid_name
 
 if TYPE_CHECKING:
+    from gateway.monitoring.metrics import Metrics
     from gateway.settings.settings import ChannelSettings
-
-    from .metrics import Metrics
 
 logger = structlog.get_logger("trellis")
 

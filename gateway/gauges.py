@@ -12,8 +12,8 @@ from gateway.core.flows import BOUNDS_US
 from gateway.core.histogram import Histogram
 from gateway.core.member import Member
 from gateway.membership import cluster_report
+from gateway.monitoring.metrics import Histograms
 
-from .metrics import Histograms
 from .runtime import Gateway
 
 MICROSECONDS = 1e6  # in a second; flows are measured in microseconds

@@ -21,12 +21,13 @@ from gateway.access.limits import Throttle
 from gateway.access.manager import difference, origins
 from gateway.access.origins import Origins
 from gateway.core.buckets import TokenBuckets
+from gateway.monitoring import logs
 from gateway.settings.config import BadConfiguration
 from gateway.settings.configured_limits import peer_memory_bytes, retention_limits
 from gateway.settings.dotted_values import dotted_values
 from gateway.settings.settings import Settings
 
-from . import certificate, logs, systemd
+from . import certificate, systemd
 from .runtime import Gateway
 
 # The settings that a running gateway can change; all others need a restart.

@@ -25,6 +25,10 @@ from gateway.core.watchdog import Progress, Watchdog
 from gateway.membership import cluster_report
 from gateway.membership.foreign import ForeignEntries
 from gateway.membership.membership import Membership
+from gateway.monitoring import logs, tracing
+from gateway.monitoring.access_log import AccessLog
+from gateway.monitoring.faults import Faults
+from gateway.monitoring.metrics import Metrics
 from gateway.settings.configured_limits import memory_budget, read_pacer, retention_limits
 from gateway.settings.settings import Settings
 from gateway.shells.links import Dialler
@@ -37,16 +41,13 @@ from gateway.storage.log import SealPolicy
 from gateway.storage.retention import Retention
 from gateway.storage.segments import Segments
 
-from . import identity, logs, machine, systemd, tracing
-from .access_log import AccessLog
+from . import identity, machine, systemd
 from .adapter import Adapter, Services
 from .admission import Admission
 from .certificate import Certificate
 from .channel_setup import configure_channels, load_channels
 from .data_lock import lock
 from .fact_cache import GatewayFactCache
-from .faults import Faults
-from .metrics import Metrics
 from .proxies import TrustedProxies
 from .sequencer import LocalSequencer, Sequencer
 from .worker import Post, Timer, Worker

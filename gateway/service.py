@@ -22,13 +22,14 @@ from fastapi import FastAPI
 
 from gateway.access.origins import is_local
 from gateway.core.errors import OperatorError
+from gateway.monitoring import logs
 from gateway.settings.settings import Settings
 from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
 from gateway.shells.websocket import MAX_MESSAGE
 
-from . import identity, logs, machine, systemd
+from . import identity, machine, systemd
 from .app import create_app, unusable
 from .reload import on_hangup
 from .runtime import Gateway

@@ -28,7 +28,7 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.core.stamper import LogClock
-from gateway.metrics import Metrics
+from gateway.monitoring.metrics import Metrics
 from gateway.storage import index
 from gateway.storage.compaction import Compaction
 from gateway.storage.index import Index

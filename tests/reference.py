@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gateway.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS, REFUSAL_REASONS, Family
+from gateway.monitoring.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS, REFUSAL_REASONS, Family
 from tests import reference_rest, reference_wire
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"

@@ -26,7 +26,7 @@ from gateway.app import create_app
 from gateway.cli import app
 from gateway.commands import reference
 from gateway.http.websocket.messages import PATH, decode
-from gateway.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS
+from gateway.monitoring.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS
 from gateway.settings import config
 from gateway.settings.config import OTHERS
 from gateway.settings.settings import PREFIX, settings_model

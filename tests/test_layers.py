@@ -38,7 +38,8 @@ MAY = {
     "gateway.jetstream": {"gateway.core.errors"},
     "gateway.membership": STORAGE
     | {"gateway.access", "gateway.adapter", "gateway.cluster", "gateway.jetstream"}
-    | {"gateway.metrics", "gateway.settings", "gateway.shells.links"},
+    | {"gateway.monitoring.metrics", "gateway.settings", "gateway.shells.links"},
+    "gateway.monitoring": STORAGE | {"gateway.settings"},
     "gateway.reconciliation": STORAGE,
 }
 SYNCHRONOUS = (
@@ -60,10 +61,9 @@ NAMELESS = (  # these name no protocol
         "gateway.exchange",
         "gateway.admission",
         "gateway.fact_cache",
-        "gateway.metrics",
         "gateway.runtime",
     ),
-    *("gateway.access_log", "gateway.backup", "gateway.gauges", "gateway.identity", "gateway.logs", "gateway.proxies"),
+    *("gateway.backup", "gateway.gauges", "gateway.identity", "gateway.monitoring", "gateway.proxies"),
     "gateway.sequencer",
 )
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
@@ -78,7 +78,7 @@ ORDER = {
     "sprout": ("wire", "forest", "store", "mint", "hub", "outgoing", "intake", "announces", "sessions"),
     "streamr": ("wire", "crypto", "model", "context", "trust", "forms", "publishing", "parts", "sessions", "rest"),
 }
-ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.exchange", "gateway.metrics", "gateway.access.auth"}
+ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.exchange", "gateway.monitoring.metrics", "gateway.access.auth"}
 FACE = re.compile(r"(.*_)?routes|responses|commands")  # an adapter's own FastAPI routers, and its part of the command
 
 # What the pipeline shares with the gateway and its adapters: all of it pure.

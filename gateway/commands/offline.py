@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
-from gateway import logs
+from gateway.monitoring import logs
 from gateway.runtime import Gateway
 from gateway.settings.settings import Settings
 

@@ -18,7 +18,7 @@ from gateway.core.errors import OutcomeUnknown, Throttled
 from gateway.core.message import Message
 
 if TYPE_CHECKING:
-    from gateway.metrics import Metrics
+    from gateway.monitoring.metrics import Metrics
 
 BODY_CUT_OFF = "the body was cut off"
 INTERNAL_ERROR = "something is wrong with the gateway; its log says more"

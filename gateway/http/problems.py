@@ -37,7 +37,7 @@ from .kit import BODY_CUT_OFF, INTERNAL_ERROR, report_bug, retry_after
 from .problem_types import CODE_OF_STATUS, PROBLEM_TYPES, uri
 
 if TYPE_CHECKING:
-    from gateway.metrics import Metrics
+    from gateway.monitoring.metrics import Metrics
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.cluster.batch import NOBODY, name_of
 from gateway.cluster.roster import MemberInfo
 from gateway.jetstream.status import JetStreamStatus, Replica
-from gateway.metrics import Metrics
+from gateway.monitoring.metrics import Metrics
 
 from .membership import Membership
 
@@ -67,7 +67,7 @@ def _member(info: MemberInfo, differences: Mapping[str, list[str]]) -> dict[str,
 
 
 def gauges(membership: Membership | None) -> Mapping[str, Callable[[], float]]:
-    """Return what Prometheus gets, by the names of `gateway.metrics.GAUGES`; all 0 for a gateway that runs alone."""
+    """Return what Prometheus gets, by the names of `gateway.monitoring.metrics.GAUGES`; all 0 for a gateway that runs alone."""
     if membership is None:
         return dict.fromkeys(_GAUGES, lambda: 0)
 

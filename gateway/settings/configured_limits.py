@@ -16,7 +16,7 @@ from gateway.storage.retention import RetentionLimits
 
 if TYPE_CHECKING:
     from gateway.access.limits import Limits
-    from gateway.metrics import Metrics
+    from gateway.monitoring.metrics import Metrics
 
     from .settings import Settings
 

@@ -16,7 +16,7 @@ from gateway.core.message import Message, MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.metrics import Metrics
+from gateway.monitoring.metrics import Metrics
 from tests import still
 
 CHANNELS = st.sampled_from(["a", "b", "c"])

@@ -15,7 +15,7 @@ from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.outbox import LOW_WATER
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.metrics import Metrics
+from gateway.monitoring.metrics import Metrics
 
 MAX_OUTBOX = 4 * LOW_WATER
 SIZES = st.sampled_from([1, 10, LOW_WATER // 3, LOW_WATER])

@@ -20,7 +20,7 @@ from gateway.core.message import Message, MessageIds
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.metrics import Metrics
+from gateway.monitoring.metrics import Metrics
 from tests.still import Memory
 
 

@@ -12,8 +12,8 @@ import pytest
 from websockets.sync.client import connect
 
 from gateway.core.bus import Bus
+from gateway.monitoring.tracing import MISSING, Tracing, TracingUnavailable, of
 from gateway.settings.settings import TracingSettings, settings_model
-from gateway.tracing import MISSING, Tracing, TracingUnavailable, of
 from tests.gateway.operated import Operated
 from tests.waiting import until
 

@@ -14,8 +14,8 @@ import pytest
 import structlog
 from websockets.sync.client import connect
 
-from gateway import logs
-from gateway.logs import BURST, LineLimit, cleaned, without_secrets
+from gateway.monitoring import logs
+from gateway.monitoring.logs import BURST, LineLimit, cleaned, without_secrets
 from tests.gateway.operated import SECONDS, Operated
 from tests.still import Clock
 from tests.waiting import until

@@ -15,10 +15,10 @@ from adapters import ADAPTERS
 from gateway.clients import SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.core.histogram import Histogram
-from gateway.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS, Metrics
+from gateway.monitoring.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS, Metrics
 from tests.gateway.operated import SECONDS, Operated
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GOLDEN = (ROOT / "tests" / "golden" / "metrics.txt").read_text().splitlines()
 PROTOCOLS = {*(adapter.name for adapter in ADAPTERS), "rest"}
 
