@@ -14,8 +14,8 @@ from gateway.core.message import REST
 from gateway.core.networks import network
 from gateway.core.session import Session
 from gateway.monitoring.metrics import Metrics
+from gateway.system import machine
 
-from . import machine
 from .adapter import ConnectionRequest, Refusal
 
 NO_DESCRIPTORS = "too many connections for the available file descriptors; raise their limit (ulimit -n)"

@@ -39,6 +39,7 @@ from gateway.settings.settings import Settings
 from gateway.shells import fast, serve, tcp_server
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
+from gateway.system.worker import Post
 from gateway.webhooks import routes as webhook_routes
 from gateway.webhooks.courier import Courier
 
@@ -47,7 +48,6 @@ from .adapter import Adapter, Listener, Refusal
 from .admission import Acceptor
 from .proxies import ForwardedHeaders
 from .runtime import Gateway
-from .worker import Post
 
 logger = structlog.get_logger("trellis")
 

@@ -26,8 +26,9 @@ from gateway.settings.config import BadConfiguration
 from gateway.settings.configured_limits import peer_memory_bytes, retention_limits
 from gateway.settings.dotted_values import dotted_values
 from gateway.settings.settings import Settings
+from gateway.system import systemd
 
-from . import certificate, systemd
+from . import certificate
 from .runtime import Gateway
 
 # The settings that a running gateway can change; all others need a restart.

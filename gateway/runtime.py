@@ -40,17 +40,18 @@ from gateway.storage.indexed_log import IndexedLog
 from gateway.storage.log import SealPolicy
 from gateway.storage.retention import Retention
 from gateway.storage.segments import Segments
+from gateway.system import machine, systemd
+from gateway.system.data_lock import lock
+from gateway.system.worker import Post, Timer, Worker
 
-from . import identity, machine, systemd
+from . import identity
 from .adapter import Adapter, Services
 from .admission import Admission
 from .certificate import Certificate
 from .channel_setup import configure_channels, load_channels
-from .data_lock import lock
 from .fact_cache import GatewayFactCache
 from .proxies import TrustedProxies
 from .sequencer import LocalSequencer, Sequencer
-from .worker import Post, Timer, Worker
 
 MINUTE = 60_000  # ms
 

@@ -28,8 +28,9 @@ from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
 from gateway.shells.websocket import MAX_MESSAGE
+from gateway.system import machine, systemd
 
-from . import identity, machine, systemd
+from . import identity
 from .app import create_app, unusable
 from .reload import on_hangup
 from .runtime import Gateway

@@ -41,6 +41,9 @@ MAY = {
     | {"gateway.monitoring.metrics", "gateway.settings", "gateway.shells.links"},
     "gateway.monitoring": STORAGE | {"gateway.settings"},
     "gateway.reconciliation": STORAGE,
+    "gateway.settings": STORAGE
+    | {"gateway.access", "gateway.adapter", "gateway.certificate", "gateway.proxies", "gateway.system"},
+    "gateway.system": CORE,
 }
 SYNCHRONOUS = (
     "gateway.core",
@@ -55,7 +58,7 @@ LIBRARIES = {  # which the core needs beside the standard library
 }
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells", "gateway.cluster"),
-    *("gateway.jetstream", "gateway.membership", "gateway.reconciliation"),
+    *("gateway.jetstream", "gateway.membership", "gateway.reconciliation", "gateway.system"),
     *(
         "gateway.adapter",
         "gateway.exchange",

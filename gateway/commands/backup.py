@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from gateway import machine
 from gateway.access.auth import read_secret
 from gateway.backup import bundle, restoring, snapshot
 from gateway.backup.errors import BackupError
@@ -22,6 +21,7 @@ from gateway.backup.manifest import Manifest
 from gateway.settings.settings import Settings
 from gateway.storage import permissions
 from gateway.storage.layout import sync_directory
+from gateway.system import machine
 
 from .common import CommandError, ConfigFile, Data, load_settings, say, visible
 

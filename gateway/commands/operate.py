@@ -13,11 +13,11 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from gateway.data_lock import lock
 from gateway.settings.settings import Settings
 from gateway.storage import archive, importing, permissions
 from gateway.storage.layout import BEYOND_ALL
 from gateway.storage.record import decode_untrusted
+from gateway.system.data_lock import lock
 
 from .common import (
     Adapters,

@@ -67,7 +67,7 @@ def _member(info: MemberInfo, differences: Mapping[str, list[str]]) -> dict[str,
 
 
 def gauges(membership: Membership | None) -> Mapping[str, Callable[[], float]]:
-    """Return what Prometheus gets, by the names of `gateway.monitoring.metrics.GAUGES`; all 0 for a gateway that runs alone."""
+    """Return what Prometheus gets, by the names in `gateway.monitoring.metrics`; all 0 if the gateway runs alone."""
     if membership is None:
         return dict.fromkeys(_GAUGES, lambda: 0)
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway import machine
 from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget, Holder
 from gateway.core.read_pacer import ReadPacer
 from gateway.storage.retention import RetentionLimits
+from gateway.system import machine
 
 if TYPE_CHECKING:
     from gateway.access.limits import Limits

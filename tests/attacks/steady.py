@@ -24,7 +24,7 @@ from typing import Final
 
 import psutil
 
-from gateway.machine import TRIM_SECONDS
+from gateway.system.machine import TRIM_SECONDS
 
 from .client_frames import http
 from .fuzz_connections import Found, Program

@@ -18,8 +18,8 @@ from gateway.access.secretfile import SecretFileError
 from gateway.backup.errors import BackupError
 from gateway.cli import app
 from gateway.core.errors import OperatorError
-from gateway.data_lock import DataDirectoryInUse
 from gateway.service import CannotStart
+from gateway.system.data_lock import DataDirectoryInUse
 from tests.gateway.commands.program import SECONDS, Run, process, trellis
 from tests.server import Server
 from tests.waiting import until

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.machine import FREED, TRIM_SECONDS
+from gateway.system.machine import FREED, TRIM_SECONDS
 from tests.server import Server
 
 CHUNK = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"

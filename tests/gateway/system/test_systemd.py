@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway import systemd
+from gateway.system import systemd
 from tests.gateway.operated import Operated
 from tests.waiting import until
 

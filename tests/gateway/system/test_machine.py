@@ -9,7 +9,7 @@ import sys
 import pytest
 
 FREE = """
-from gateway.machine import TRIM_SECONDS, Trimmer, resident
+from gateway.system.machine import TRIM_SECONDS, Trimmer, resident
 calls = []
 trimmer = Trimmer(lambda call, done: calls.append((call, done)))
 def wait():
@@ -52,7 +52,7 @@ ARENAS = """
 import pathlib
 import re
 import threading
-from gateway.machine import limit_arenas
+from gateway.system.machine import limit_arenas
 limit_arenas()
 barrier = threading.Barrier(8)
 def allocate():
