@@ -32,6 +32,8 @@ from gateway.http.problems import problem_of, problem_of_status, problem_respons
 from gateway.http.unrouted import UNROUTED, answer_http_exception, refuse_websocket
 from gateway.http.websocket.messages import PATH
 from gateway.http.websocket.session import WebSocketService
+from gateway.listeners.admission import Acceptor
+from gateway.listeners.proxies import ForwardedHeaders
 from gateway.membership.held_links import hold_links, name_links
 from gateway.membership.membership import Membership
 from gateway.membership.setup import membership_of
@@ -45,8 +47,6 @@ from gateway.webhooks.courier import Courier
 
 from . import gauges
 from .adapter import Adapter, Listener, Refusal
-from .admission import Acceptor
-from .proxies import ForwardedHeaders
 from .runtime import Gateway
 
 logger = structlog.get_logger("trellis")

@@ -21,6 +21,7 @@ from gateway.access.limits import Throttle
 from gateway.access.manager import difference, origins
 from gateway.access.origins import Origins
 from gateway.core.buckets import TokenBuckets
+from gateway.listeners import certificate
 from gateway.monitoring import logs
 from gateway.settings.config import BadConfiguration
 from gateway.settings.configured_limits import peer_memory_bytes, retention_limits
@@ -28,7 +29,6 @@ from gateway.settings.dotted_values import dotted_values
 from gateway.settings.settings import Settings
 from gateway.system import systemd
 
-from . import certificate
 from .runtime import Gateway
 
 # The settings that a running gateway can change; all others need a restart.

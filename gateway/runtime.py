@@ -22,6 +22,9 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.stamper import LogClock
 from gateway.core.trace import Tracer
 from gateway.core.watchdog import Progress, Watchdog
+from gateway.listeners.admission import Admission
+from gateway.listeners.certificate import Certificate
+from gateway.listeners.proxies import TrustedProxies
 from gateway.membership import cluster_report
 from gateway.membership.foreign import ForeignEntries
 from gateway.membership.membership import Membership
@@ -46,11 +49,8 @@ from gateway.system.worker import Post, Timer, Worker
 
 from . import identity
 from .adapter import Adapter, Services
-from .admission import Admission
-from .certificate import Certificate
 from .channel_setup import configure_channels, load_channels
 from .fact_cache import GatewayFactCache
-from .proxies import TrustedProxies
 from .sequencer import LocalSequencer, Sequencer
 
 MINUTE = 60_000  # ms

@@ -224,7 +224,7 @@ async def _serve_asyncio(
         ws_ping_timeout=60,
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # `gateway.proxies` takes them, from trusted proxies only
+        proxy_headers=False,  # `gateway.listeners.proxies` takes them, from trusted ones only
         server_header=False,
         timeout_keep_alive=settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # a float works
         backlog=BACKLOG,

@@ -36,13 +36,20 @@ MAY = {
     "gateway.backup": STORAGE,
     "gateway.cluster": STORAGE,
     "gateway.jetstream": {"gateway.core.errors"},
+    "gateway.listeners": CORE
+    | {
+        "gateway.access",
+        "gateway.adapter",
+        "gateway.monitoring.metrics",
+        "gateway.settings.settings",
+        "gateway.system",
+    },
     "gateway.membership": STORAGE
     | {"gateway.access", "gateway.adapter", "gateway.cluster", "gateway.jetstream"}
     | {"gateway.monitoring.metrics", "gateway.settings", "gateway.shells.links"},
     "gateway.monitoring": STORAGE | {"gateway.settings"},
     "gateway.reconciliation": STORAGE,
-    "gateway.settings": STORAGE
-    | {"gateway.access", "gateway.adapter", "gateway.certificate", "gateway.proxies", "gateway.system"},
+    "gateway.settings": STORAGE | {"gateway.access", "gateway.adapter", "gateway.listeners", "gateway.system"},
     "gateway.system": CORE,
 }
 SYNCHRONOUS = (
@@ -59,15 +66,9 @@ LIBRARIES = {  # which the core needs beside the standard library
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells", "gateway.cluster"),
     *("gateway.jetstream", "gateway.membership", "gateway.reconciliation", "gateway.system"),
-    *(
-        "gateway.adapter",
-        "gateway.exchange",
-        "gateway.admission",
-        "gateway.fact_cache",
-        "gateway.runtime",
-    ),
-    *("gateway.backup", "gateway.gauges", "gateway.identity", "gateway.monitoring", "gateway.proxies"),
-    "gateway.sequencer",
+    *("gateway.backup", "gateway.listeners", "gateway.monitoring", "gateway.settings"),
+    *("gateway.adapter", "gateway.exchange", "gateway.fact_cache", "gateway.gauges", "gateway.identity"),
+    *("gateway.runtime", "gateway.sequencer"),
 )
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
 IO = {

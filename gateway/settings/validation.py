@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from gateway.access.origins import ANY, is_local
 from gateway.access.rights import Right
 from gateway.adapter import Adapter
-from gateway.certificate import tls_context
 from gateway.core.message import REST
-from gateway.proxies import TrustedProxies
+from gateway.listeners.certificate import tls_context
+from gateway.listeners.proxies import TrustedProxies
 
 from .dotted_values import dotted_values
 from .settings import Settings

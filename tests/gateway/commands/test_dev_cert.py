@@ -20,10 +20,10 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from adapters import ADAPTERS
-from gateway.certificate import Certificate
 from gateway.cli import app
 from gateway.commands import certificates
 from gateway.core.errors import OperatorError
+from gateway.listeners.certificate import Certificate
 from gateway.settings.config import BadConfiguration, load
 from tests.server import Server
 

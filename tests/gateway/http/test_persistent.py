@@ -73,7 +73,10 @@ def hurried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module", params=LOOPS)
 def narrow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One that takes few connections."""
-    env, constants = limited(LONG, LONG, connections_per_address=8), {"gateway.admission.PROTECTED_SHARE": IDLE / LONG}
+    env, constants = (
+        limited(LONG, LONG, connections_per_address=8),
+        {"gateway.listeners.admission.PROTECTED_SHARE": IDLE / LONG},
+    )
     with Server(tmp_path_factory.mktemp("narrow"), "--loop", request.param, env=env, constants=constants) as running:
         yield running
 

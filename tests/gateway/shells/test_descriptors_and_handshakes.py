@@ -159,9 +159,7 @@ def test_who_was_reset_before_being_accepted_takes_no_place(tmp_path: Path, loop
 
 
 def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be() -> None:
-    program = (
-        "from gateway.system import machine; print(machine.raise_descriptors(), machine.connections())"
-    )
+    program = "from gateway.system import machine; print(machine.raise_descriptors(), machine.connections())"
     command = f"ulimit -Sn 100; ulimit -Hn 1000; exec {sys.executable} -c '{program}'"
     found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
     assert found == "1000 750\n"

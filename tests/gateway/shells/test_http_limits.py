@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from gateway.core.buckets import TokenBuckets
 from gateway.core.read_pacer import PENALTY_BURST, ReadPacer
 from gateway.core.session import Session
-from gateway.proxies import TrustedProxies
+from gateway.listeners.proxies import TrustedProxies
 from gateway.shells import fast, uvicorn_http
 from tests.gateway.shells.fast_peers import BRIEF, Echo, Harness, Http, Recorder, head, new_bus, rest, take
 

@@ -177,7 +177,7 @@ KEYED: dict[str, Callable[[Any], list[Any]]] = {
 def test_whichever_way_a_key_comes_it_says_who_the_connection_is(guarded: Any, unsigned: Any, way: str) -> None:
     number = guarded.bus.peers.identity("rest", "machine", "machine").number
     session = guarded.open({})
-    if way == "url":  # as `gateway.admission` does
+    if way == "url":  # as `gateway.listeners.admission` does
         session.principal = guarded.access.principal_of("trellis_machine")
         guarded.bus.bind(session, guarded.bus.peers.with_number(number))
     said = KEYED.get(way, lambda row: [2, 8, "r", row, None])

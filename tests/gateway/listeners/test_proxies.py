@@ -6,7 +6,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from gateway.proxies import TrustedProxies
+from gateway.listeners.proxies import TrustedProxies
 from gateway.settings.config import BadConfiguration, load
 from tests.gateway.operated import PROXY, Operated
 from tests.waiting import until

@@ -9,14 +9,13 @@ from typing import Protocol
 
 from gateway.access.auth import KEY_PREFIX, Access, bearer_token, key_identity
 from gateway.access.limits import Limits
+from gateway.adapter import ConnectionRequest, Refusal
 from gateway.core.bus import Bus
 from gateway.core.message import REST
 from gateway.core.networks import network
 from gateway.core.session import Session
 from gateway.monitoring.metrics import Metrics
 from gateway.system import machine
-
-from .adapter import ConnectionRequest, Refusal
 
 NO_DESCRIPTORS = "too many connections for the available file descriptors; raise their limit (ulimit -n)"
 TOO_MANY_FROM_ADDRESS = "too many from here; the setting is limits.connections_per_address"

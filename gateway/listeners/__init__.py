@@ -1,0 +1,1 @@
+"""What all listeners share: the admission of connections, the certificate, and trusted proxies."""
