@@ -22,6 +22,7 @@ from fastapi import FastAPI
 
 from gateway.access.origins import is_local
 from gateway.core.errors import OperatorError
+from gateway.http.direct import DirectPublisher
 from gateway.monitoring import logs
 from gateway.settings.settings import Settings
 from gateway.shells.tls import TlsServer
@@ -212,11 +213,12 @@ class _Server(uvicorn.Server):
 async def _serve_asyncio(
     app: FastAPI, settings: Settings, again: Callable[[], Settings], listener: socket.socket
 ) -> None:
-    seconds = settings.limits.handshake_seconds
+    gateway: Gateway = app.state.gateway
+    of_gateway = {"gateway": gateway, "publisher": DirectPublisher(gateway)}
     config = uvicorn.Config(
         app,
         lifespan="on",
-        http=type("Http", (FastHttp,), {"head_seconds": seconds, "gateway": app.state.gateway}),
+        http=type("Http", (FastHttp,), {"head_seconds": settings.limits.handshake_seconds} | of_gateway),
         ws=FastWebSocket,
         ws_max_size=MAX_MESSAGE,
         ws_per_message_deflate=False,
@@ -238,7 +240,7 @@ async def _serve_asyncio(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stop)
-        tasks.start_soon(on_hangup, app.state.gateway, again)
+        tasks.start_soon(on_hangup, gateway, again)
         await server._serve([listener])
         tasks.cancel_scope.cancel()
 

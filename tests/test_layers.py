@@ -30,7 +30,7 @@ MAY = {
     "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.reconciliation", "gateway.runtime"},
     "gateway.help": {"gateway.http"},
     "gateway.webhooks": STORAGE | {"gateway.access", "gateway.http", "gateway.runtime", "gateway.settings"},
-    "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.runtime"},
+    "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.listeners"},
     "gateway.client": set[str](),
     "gateway.clients": {"gateway.client"},
     "gateway.backup": STORAGE,

@@ -2,7 +2,7 @@
 
 It is the most frequent request, and its way through a task, the middleware and the router takes three times as long as
 what it is there for (decision 64). A server that has the whole of a request asks `direct_post` and lets
-`answer_publish` answer. Everything else is left to the application: lines, long bodies, pages of other origins.
+`DirectPublisher` answer. Everything else is left to the application: lines, long bodies, pages of other origins.
 The checks are those of `gateway.http.publish`, and a property compares both ways.
 """
 
@@ -73,26 +73,38 @@ def direct_post(scope: Scope, size: int) -> Post | None:
     return Post(found[1].decode("latin-1"), headers)
 
 
-def answer_publish(gateway: Gateway, scope: Scope, post: Post, body: bytes, answer: Callable[[Answer], None]) -> None:
-    """Publish the *body* of *post*, whose scope is *scope*; call *answer* once it is on disk, or refused."""
-    request = Request({**gateway.proxies.told(scope), "path": scope["raw_path"].decode("latin-1")})
-    request._headers = _Headers(post.headers)
+class DirectPublisher:
+    """Publishes on the bus of *gateway*."""
 
-    def refuse(error: Exception) -> None:
-        answer(_answer_of(refusal(error, request, gateway.metrics)))
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
 
-    try:
-        publisher, read = begin(gateway, request, post.segment)
-        assert read is not None  # as it is no NDJSON
-        taken = publisher.publish_alone(parse_short(publisher.caller, body, read), refuse)
-    except Exception as error:
-        refuse(error)
-        return
-    gateway.bus.acceptance.when_accepted(
-        taken,
-        lambda: answer(Answer(201, views.MEDIA_TYPE, publisher.answer(taken))),
-        lambda: refuse(outcome_unknown(gateway.log)),
-    )
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request can be answered here: none is traced, and none has to wait for the log."""
+        return self._gateway.tracing is None and not self._gateway.log.held
+
+    def answer(self, scope: Scope, post: Post, body: bytes, answer: Callable[[Answer], None]) -> None:
+        """Publish the *body* of *post*, whose scope is *scope*; call *answer* once it is on disk, or refused."""
+        gateway = self._gateway
+        request = Request({**gateway.proxies.told(scope), "path": scope["raw_path"].decode("latin-1")})
+        request._headers = _Headers(post.headers)
+
+        def refuse(error: Exception) -> None:
+            answer(_answer_of(refusal(error, request, gateway.metrics)))
+
+        try:
+            publisher, read = begin(gateway, request, post.segment)
+            assert read is not None  # as it is no NDJSON
+            taken = publisher.publish_alone(parse_short(publisher.caller, body, read), refuse)
+        except Exception as error:
+            refuse(error)
+            return
+        gateway.bus.acceptance.when_accepted(
+            taken,
+            lambda: answer(Answer(201, views.MEDIA_TYPE, publisher.answer(taken))),
+            lambda: refuse(outcome_unknown(gateway.log)),
+        )
 
 
 def _answer_of(problem: Problem) -> Answer:

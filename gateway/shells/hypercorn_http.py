@@ -23,8 +23,8 @@ from gateway.core.networks import network
 from gateway.core.outbox import LOW_WATER
 from gateway.http.persistent import raw_response
 from gateway.http.problems import Problem
-from gateway.runtime import Gateway
 
+from .http_gateway import HttpGateway
 from .serve import LINGER_SECONDS, STALLED_SECONDS
 from .uvicorn_http import MAX_DISCARDED, RETRY_HEADERS
 
@@ -36,9 +36,9 @@ _numbers = count()  # of connections
 
 
 class HypercornConnection(TCPServer):
-    """A connection that *gateway* has to admit, with the time limits of its settings."""
+    """A connection that *gateway* has to admit, with the time limits of its admission."""
 
-    gateway: Gateway
+    gateway: HttpGateway
     network = ""  # of the client, while the connection is counted
     _idle = True  # no request is under way
     _had_request = False  # at least one request was complete
@@ -147,7 +147,7 @@ class HypercornConnection(TCPServer):
     async def _idle_timeout(self) -> None:
         if self._disconnected:
             return
-        limits = self.gateway.settings.limits
+        limits = self.gateway.admission.limits
         waits = self._had_request and not self._request_begun
         with trio.move_on_after(limits.keep_alive_seconds if waits else limits.handshake_seconds):
             await self.context.terminated.wait()
@@ -163,7 +163,7 @@ def _address(stream: Any) -> str | None:
         return None
 
 
-def patch_connections(gateway: Gateway) -> None:
+def patch_connections(gateway: HttpGateway) -> None:
     """Make hypercorn use `HypercornConnection` in this process."""
     made: Any = type("HypercornConnection", (HypercornConnection,), {"gateway": gateway})
     hypercorn.trio.run.TCPServer = made  # type: ignore[attr-defined]  # the one place where hypercorn chooses it

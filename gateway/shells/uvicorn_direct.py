@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gateway.http.direct import Answer, answer_publish, direct_post
+from gateway.http.direct import Answer, DirectPublisher, direct_post
 
 from .flusher import flusher_of
+from .http_gateway import HttpGateway
 from .uvicorn_timeouts import TimedHttp
-
-if TYPE_CHECKING:
-    from gateway.runtime import Gateway
 
 
 class DirectHttp(TimedHttp):
-    """A protocol that answers a short publish of *gateway* when it was read as a whole, without an application."""
+    """A protocol whose *publisher* answers a short publish when it was read as a whole, without an application."""
 
-    gateway: Gateway | None = None
+    gateway: HttpGateway | None = None
+    publisher: DirectPublisher | None = None
 
     def answered(self, status: int) -> None:
         """The answer to a request has *status*."""
@@ -29,15 +27,15 @@ class DirectHttp(TimedHttp):
 
         A client that does not read its answers is left to the application, which waits for it.
         """
-        gateway = self.gateway
-        if gateway is None or cycle.more_body or self.flow.write_paused:
+        publisher = self.publisher
+        if publisher is None or cycle.more_body or self.flow.write_paused:
             return False
         post = direct_post(cycle.scope, len(cycle.body))  # type: ignore[arg-type]
-        if post is None or gateway.tracing is not None or gateway.log.held:
+        if post is None or not publisher.is_ready:
             return False
         flusher_of(self.loop).arrivals += 1  # what comes in this turn of the loop may be published together
         body, cycle.body = bytes(cycle.body), bytearray()
-        answer_publish(gateway, cycle.scope, post, body, partial(self._write_answer, cycle))  # type: ignore[arg-type]
+        publisher.answer(cycle.scope, post, body, partial(self._write_answer, cycle))  # type: ignore[arg-type]
         return True
 
     def _write_answer(self, cycle: RequestResponseCycle, answer: Answer) -> None:
@@ -47,7 +45,7 @@ class DirectHttp(TimedHttp):
         assert self.gateway is not None
         self.answered(answer.status)
         more = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
-        kept = b"keep-alive: timeout=%d" % self.gateway.settings.limits.keep_alive_seconds
+        kept = b"keep-alive: timeout=%d" % self.gateway.admission.limits.keep_alive_seconds
         self.transport.write(
             b"%b%bcontent-length: %d\r\ncontent-type: %b\r\n%b\r\n\r\n%b"
             % (

@@ -16,6 +16,7 @@ from gateway.adapter import Adapter
 from gateway.app import create_app
 from gateway.core.message import Message
 from gateway.http.callers import Caller
+from gateway.http.direct import DirectPublisher
 from gateway.http.events import EventSession
 from gateway.http.selection import Selection
 from gateway.runtime import Gateway
@@ -73,7 +74,7 @@ class Local:
                 app,
                 port=0,
                 lifespan="on",
-                http=type("Http", (FastHttp,), {"gateway": self.gateway}),
+                http=type("Http", (FastHttp,), {"gateway": self.gateway, "publisher": DirectPublisher(self.gateway)}),
                 ws="none",
                 log_config=None,
                 access_log=False,

@@ -1,0 +1,31 @@
+"""What the HTTP connections of both servers need of the gateway that they belong to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.core.budget import Budget
+    from gateway.core.bus import Bus
+    from gateway.listeners.admission import Admission
+    from gateway.listeners.proxies import TrustedProxies
+
+
+class HttpGateway(Protocol):
+    """A gateway as its HTTP connections see it; it has all of this once it has started, before they are accepted."""
+
+    @property
+    def admission(self) -> Admission:
+        """Counts connections, and has the limits of their time, which may change while the gateway runs."""
+
+    @property
+    def budget(self) -> Budget:
+        """Counts the memory that is held for clients."""
+
+    @property
+    def bus(self) -> Bus:
+        """The bus, whose `read_pacer` limits what is read."""
+
+    @property
+    def proxies(self) -> TrustedProxies:
+        """The proxies that may open many connections."""
