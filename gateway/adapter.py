@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.storage.facts import Lifetime
     from gateway.storage.index import Index
     from gateway.storage.log import Log
-    from gateway.storage.record import Fact
+    from gateway.storage.record import Entry, Fact
     from gateway.storage.schema import KnownId, Row, Statement
 
 
@@ -146,6 +146,46 @@ class Services:
     tell_members: Callable[[str, bytes], None] = lambda _protocol, _data: None
 
 
+class Flaw(NamedTuple):
+    """What cannot be imported or exported, a file, a place in it or an id, and the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class TransferReport:
+    """How many messages were imported or exported, how many were there already, and everything that is wrong.
+
+    `unkept` are valid messages that are not kept, each with its reason.
+    """
+
+    done: int = 0
+    known: int = 0
+    unkept: list[Flaw] = field(default_factory=list)
+    flaws: list[Flaw] = field(default_factory=list)
+
+
+class ProtocolFiles(ABC):
+    """Files in which other servers of a protocol keep its messages; *settle* waits for the disk and the worker.
+
+    Every message is checked like one that a peer publishes, except for rights: a user who can write to the data
+    directory may import.
+    """
+
+    @abstractmethod
+    def read(self, paths: Sequence[Path], settle: Callable[[], None]) -> TransferReport:
+        """Publish what is in *paths*."""
+
+    @abstractmethod
+    def publish(self, entries: Iterable[Entry], settle: Callable[[], None]) -> TransferReport:
+        """Publish those of *entries* that came in this protocol; they have the form of a log, and never were in one."""
+
+    def write(self, folder: Path, settle: Callable[[], None]) -> TransferReport:
+        """Write every message into *folder*."""
+        raise NotImplementedError
+
+
 class Adapter(ABC):
     """One protocol: created from its own settings, started with the services of the gateway."""
 
@@ -162,6 +202,7 @@ class Adapter(ABC):
     limits: ClassVar[Mapping[str, str]] = {}  # of `LIMIT_NAMES`: how much of it there may be
     agreed: ClassVar[tuple[str, ...]] = ()  # the settings that are the same at all members of a cluster
     agreed_secrets: ClassVar[tuple[str, ...]] = ()  # and the files of secrets
+    file_format: ClassVar[str | None] = None  # what `files` reads: "grove", "dump"
     principals: ClassVar[str] = "anonymous"  # a regular expression: what may follow its name in `auth.grants`
 
     def __init__(self, settings: Any, home: Installation) -> None:
@@ -298,6 +339,10 @@ class Adapter(ABC):
         `RequestError` if it is not valid, is not for *channel*, or if the protocol brings such messages another way.
         """
         raise RequestError(f"what was said on {self.title} comes by its links only")
+
+    def files(self) -> ProtocolFiles:
+        """The files that it can read, and perhaps write, if it has a `file_format`."""
+        raise NotImplementedError
 
     def listeners(self) -> list[Listener]:
         """The TCP ports that it listens on."""

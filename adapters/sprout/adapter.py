@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
-from adapters.sprout.forest.forest import MAX_BLOB
 from adapters.sprout.forest.trusted_gateways import is_node_id
-from adapters.sprout.forest.validate import CHECKS, MAX_NAME
+from adapters.sprout.forest.validate import CHECKS
 from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
 from adapters.sprout.mint.mint import PEER
 from adapters.sprout.sessions.peering import link
-from adapters.sprout.sessions.session import MAX_OUTBOX, SproutSession
+from adapters.sprout.sessions.session import SproutSession
 from adapters.sprout.store.learning import learn
 from adapters.sprout.store.tables import NAME, TABLES, TABLES_BY_RECORD, rows
 from adapters.sprout.wire.asyncapi import messages
@@ -28,6 +26,8 @@ from gateway.storage.record import Entry, Fact
 from gateway.storage.schema import KnownId, Row, Statement
 
 from .assembly import assemble
+from .capabilities import CARRIES, LIMITS
+from .grove import Groves
 from .handing_over import Bringer, nodes_above, take_over
 from .log_checks import SignatureVerifier, flaw
 from .retention import lifetime, references, removal_statements
@@ -48,27 +48,9 @@ class SproutAdapter(Adapter):
     tables = TABLES
     tables_by_record = TABLES_BY_RECORD
     versions = ("0.0",)
-    carries = MappingProxyType(
-        {
-            "subscribe": "`subscribe`: status 0",
-            "unsubscribe": "`unsubscribe`: status 0",
-            "publish": "`announce` of a Reply: status 0",
-            "delivered": "`announce`",
-            "direct": "`announce` of a Reply with TWIG `to/1`: status 0 or 4",
-            "directDelivered": "`announce`, to that peer alone",
-            "presence": "invisible Replies with TWIG `activity/1`",
-            "history": "`list`, `query`, `ancestry`, `leaves_of`",
-            "refused": "status 1 or 4",
-            "alive": "`version`: status 0",
-        }
-    )
-    limits = MappingProxyType(
-        {
-            "content": f"{MAX_BLOB:,} bytes of text",
-            "name": f"{MAX_NAME} bytes; a longer one is cut",
-            "outbox": f"{MAX_OUTBOX:,} bytes",
-        }
-    )
+    carries = CARRIES
+    limits = LIMITS
+    file_format = "grove"
 
     def __init__(self, settings: Any, home: Installation) -> None:
         super().__init__(settings, home)
@@ -242,6 +224,11 @@ class SproutAdapter(Adapter):
             return take_over(self.parts, bringer, self.services.log, wire, needs, channel)
         finally:
             bringer.receive_eof()
+
+    def files(self) -> Groves:
+        """Groves, directories of the reference relay."""
+        log, index = self.services.log, self.services.index
+        return Groves(partial(self.open, SproutSession), self.parts.nodes, self.parts.intake, log, index)
 
     def listeners(self) -> list[Listener]:
         """TCP, and TLS where there is a certificate."""

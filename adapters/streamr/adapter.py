@@ -44,6 +44,7 @@ from .capabilities import CARRIES, LIMITS, WIRE_VERSIONS
 from .context import Context
 from .forms import VERSIONS, WITH_ID
 from .log_entries import learn, rows
+from .restore import StreamFiles
 from .settings import StreamrSettings
 
 LINK_VERSIONS = VERSIONS[WITH_ID]  # in which links of gateways ask for ids
@@ -64,6 +65,7 @@ class StreamrAdapter(Adapter):
     versions = WIRE_VERSIONS
     carries = CARRIES
     limits = LIMITS
+    file_format = "dump"
 
     def __init__(self, settings: Any, home: Installation) -> None:
         super().__init__(settings, home)
@@ -87,11 +89,10 @@ class StreamrAdapter(Adapter):
         self.bridge_signer.start(services.index, services.bus.peers)
         self.streams.start(services)
         self.publishers.start(services.index)
-        path = self.home.secrets / logouts.LOGOUTS_FILE
-        self.logouts.on_change = BackgroundFile(path, self.logouts.data, services.work).save
         self.cursors.keep_only(peer.url for peer in self.options.peers)
-        path = self.home.secrets / CURSORS_FILE
-        self.cursors.on_change = BackgroundFile(path, self.cursors.data, services.work).save
+        secrets, work = self.home.secrets, services.work
+        self.logouts.on_change = BackgroundFile(secrets / logouts.LOGOUTS_FILE, self.logouts.data, work).save
+        self.cursors.on_change = BackgroundFile(secrets / CURSORS_FILE, self.cursors.data, work).save
         self.cursors.tell = self.logouts.tell = partial(services.tell_members, NAME)
         self.tracker = Tracker(services.bus.clock)
         self.context = Context(
@@ -160,6 +161,10 @@ class StreamrAdapter(Adapter):
     def wire_messages(self) -> Mapping[str, list[WireMessage]]:
         """The frames of the control layer, of the network layer and of the tracker protocol."""
         return {self.paths[0]: [*asyncapi.control()], NETWORK: [*asyncapi.network()], TRACKER: [*asyncapi.tracker()]}
+
+    def files(self) -> StreamFiles:
+        """Files of stream messages that brokers wrote."""
+        return StreamFiles(self.parts.publish_handler, self.bus.peers)
 
     # Names
 

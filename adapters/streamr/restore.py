@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
 from adapters.streamr.model.users import User
+from adapters.streamr.publishing.publish_handler import PublishHandler
 from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, channel_of
+from adapters.streamr.wire.message import StreamMessage, parse_message
+from gateway.adapter import Flaw, ProtocolFiles, TransferReport
 from gateway.core.errors import RequestError, Unavailable
-from gateway.core.message import Peer
+from gateway.core.message import Message, Peer
+from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
+from gateway.storage.record import Entry
 
-if TYPE_CHECKING:
-    from adapters.streamr.wire.message import StreamMessage
-
-    from .adapter import StreamrAdapter
+from .dumps import read_dump
 
 OPERATOR: Final = "streamr:operator"  # the principal that imports
 SYNC_EVERY: Final = 256  # messages between two waits for the disk
 
 
-@dataclass
-class RestoreResult:
-    """How many messages were imported and how many were known, and the place and fault of each of the others."""
+class StreamFiles(ProtocolFiles):
+    """Responses of the broker's data API, in any of its formats (`adapters.streamr.dumps`)."""
 
-    done: int = 0
-    known: int = 0
-    flaws: list[tuple[str, str]] = field(default_factory=list)
+    def __init__(self, publish_handler: PublishHandler, peers: PeerRegistry) -> None:
+        self._publish_handler = publish_handler
+        self._peers = peers
+
+    def read(self, paths: Sequence[Path], settle: Callable[[], None]) -> TransferReport:
+        """Publish the stream messages in the files *paths*."""
+        flaws: list[Flaw] = []
+        report = self._restore(_dumped(paths, flaws), settle)
+        report.flaws[:0] = flaws
+        return report
+
+    def publish(self, entries: Iterable[Entry], settle: Callable[[], None]) -> TransferReport:
+        """Publish the stream messages in *entries*."""
+        return self._restore(_logged(entries), settle)
+
+    def _restore(self, messages: Iterable[tuple[str, StreamMessage]], settle: Callable[[], None]) -> TransferReport:
+        """Publish *messages*, each with its place in the input."""
+        report, speaker = TransferReport(), _Operator(self._peers)
+        for count, (place, message) in enumerate(messages, 1):
+            # The operator may name any publisher of an unsigned message; a signature has to be the publisher's own.
+            speaker.address = None if message.signature else message.id.publisher_id.lower() or None
+            while not self._publish(speaker, place, message, report):
+                settle()
+            if not count % SYNC_EVERY:
+                settle()
+        settle()
+        return report
+
+    def _publish(self, speaker: _Operator, place: str, message: StreamMessage, report: TransferReport) -> bool:
+        """Whether *message* is settled, imported or refused; False if the log could not take it now."""
+        channel = channel_of(message.id.stream_id, message.id.stream_partition)
+
+        def refuse(error: RequestError) -> None:
+            report.flaws.append(Flaw(place, str(error)))
+
+        try:
+            taken = self._publish_handler.publish(speaker, PublishRequest(message=message), channel, refuse)
+        except Unavailable:
+            return False
+        except (RequestError, StreamrError) as error:
+            refuse(error)
+            return True
+        if taken is None:
+            report.known += 1
+        else:
+            report.done += 1
+        return True
 
 
 class _Operator:
     """The operator, who may publish unsigned messages in the name of any publisher."""
 
-    def __init__(self, adapter: StreamrAdapter) -> None:
-        self._adapter = adapter
+    def __init__(self, peers: PeerRegistry) -> None:
+        self._peers = peers
         self.principal = Principal(OPERATOR)
         self.address: str | None = None
 
@@ -48,7 +93,7 @@ class _Operator:
     @property
     def who(self) -> Peer:
         """The sender of messages that name no publisher."""
-        return self._adapter.bus.peers.identity(NAME, "import")
+        return self._peers.identity(NAME, "import")
 
     def pace_author(self, author: Peer) -> None:
         """Do not pace *author*: the messages were published at another time."""
@@ -58,44 +103,20 @@ class _Operator:
         return self.user
 
 
-def restore(
-    adapter: StreamrAdapter, messages: Iterable[tuple[str, StreamMessage]], settle: Callable[[], None]
-) -> RestoreResult:
-    """Publish *messages*, each with its place in the input; *settle* waits for the disk.
-
-    Every message is checked like one that a publisher sends, except for rights: a user who can write to the data
-    directory may import.
-    """
-    report, speaker = RestoreResult(), _Operator(adapter)
-    for count, (place, message) in enumerate(messages, 1):
-        # The operator may name any publisher of an unsigned message; a signature has to be the publisher's own.
-        speaker.address = None if message.signature else message.id.publisher_id.lower() or None
-        while not _publish(adapter, speaker, place, message, report):
-            settle()
-        if not count % SYNC_EVERY:
-            settle()
-    settle()
-    return report
+def _dumped(files: Sequence[Path], flaws: list[Flaw]) -> Iterator[tuple[str, StreamMessage]]:
+    for file in files:
+        try:
+            for found in read_dump(file.read_bytes()):
+                place = f"{file}, message {found.number}"
+                if found.message is None:
+                    flaws.append(Flaw(place, found.fault))
+                else:
+                    yield place, found.message
+        except (OSError, ValueError) as error:
+            flaws.append(Flaw(str(file), str(error)))
 
 
-def _publish(
-    adapter: StreamrAdapter, speaker: _Operator, place: str, message: StreamMessage, report: RestoreResult
-) -> bool:
-    """Whether *message* is settled, imported or refused; False if the log could not take it now."""
-    channel = channel_of(message.id.stream_id, message.id.stream_partition)
-
-    def refuse(error: RequestError) -> None:
-        report.flaws.append((place, str(error)))
-
-    try:
-        taken = adapter.parts.publish_handler.publish(speaker, PublishRequest(message=message), channel, refuse)
-    except Unavailable:
-        return False
-    except (RequestError, StreamrError) as error:
-        refuse(error)
-        return True
-    if taken is None:
-        report.known += 1
-    else:
-        report.done += 1
-    return True
+def _logged(entries: Iterable[Entry]) -> Iterator[tuple[str, StreamMessage]]:
+    for entry in entries:
+        if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
+            yield f"record {entry.seq}", parse_message(entry.wire)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import typer
 
-from adapters.sprout import SproutAdapter, grove
+from gateway.adapter import TransferReport
 from gateway.settings.settings import Settings
 
 from .common import Adapters, CommandError, say, visible
-from .offline import OfflineGateway, open_offline
+from .offline import open_offline
+
+FORMAT: Final = "grove"  # of `Adapter.file_format`
 
 
 def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
@@ -18,11 +21,7 @@ def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a directory", param_hint="--grove")
     with open_offline(settings, adapters) as here:
-        report = grove.import_grove(_adapter(here), folder, here.wait_until_idle)
-    if report == grove.GroveReport():
-        raise CommandError(
-            f"there are no nodes in {folder}: the files of a grove have names that begin with {grove.PREFIX}"
-        )
+        report = here.files(FORMAT).read([folder], here.wait_until_idle)
     unkept = f", {len(report.unkept)} not kept" if report.unkept else ""
     typer.echo(f"{report.done} nodes imported, {report.known} known already{unkept}, faults: {len(report.flaws)}")
     for name, reason in report.unkept:
@@ -39,19 +38,12 @@ def export_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     except OSError as error:
         raise CommandError(f"cannot write {folder}: {error.strerror}") from None
     with open_offline(settings, adapters) as here:
-        report = grove.export_grove(_adapter(here), folder, here.wait_until_idle)
+        report = here.files(FORMAT).write(folder, here.wait_until_idle)
     typer.echo(f"{report.done} nodes exported, {report.known} there already, faults: {len(report.flaws)}")
     _complain(report)
 
 
-def _adapter(here: OfflineGateway) -> SproutAdapter:
-    for adapter in here.gateway.adapters:
-        if isinstance(adapter, SproutAdapter):
-            return adapter
-    raise CommandError(f"{SproutAdapter.title} is switched off; set {SproutAdapter.name}.enabled to true for this")
-
-
-def _complain(report: grove.GroveReport) -> None:
+def _complain(report: TransferReport) -> None:
     for name, reason in report.flaws:
         say(f"{visible(name)}: {visible(reason)}")
     if report.flaws:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
+from gateway.adapter import ProtocolFiles
 from gateway.monitoring import logs
 from gateway.runtime import Gateway
 from gateway.settings.settings import Settings
@@ -20,10 +21,19 @@ class OfflineGateway:
 
     def __init__(self, settings: Settings, adapters: Adapters) -> None:
         limits = settings.limits.model_copy(update={"rates": "off"})
+        self._adapters = adapters
         self.gateway = Gateway(settings.model_copy(update={"limits": limits}), adapters)
         self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.gateway.access.enabled = False  # a user who can write to the data directory has every right
         self.gateway.start(self._posted.put)
+
+    def files(self, file_format: str) -> ProtocolFiles:
+        """Return what reads and writes files of that format; raise `CommandError` if its protocol is switched off."""
+        for adapter in self.gateway.adapters:
+            if adapter.file_format == file_format:
+                return adapter.files()
+        (off,) = (each for each in self._adapters if each.file_format == file_format)
+        raise CommandError(f"{off.title} is switched off; set {off.name}.enabled to true for this")
 
     def wait_until_idle(self) -> None:
         """Wait until the worker thread is idle and everything that was appended is on disk; or `CommandError`."""

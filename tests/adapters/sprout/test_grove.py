@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import decode, node_id, sign_identity
-from adapters.sprout.grove import Flaw, export_grove, import_grove, scan_grove
+from adapters.sprout.grove import scan_grove
 from adapters.sprout.wire import base64url
+from gateway.adapter import Flaw
 from gateway.cli import app
 from gateway.core.errors import OperatorError
 from tests.adapters.sprout.store.test_lineage import load
@@ -40,16 +41,16 @@ def grove(vectors: Path) -> Path:
 
 def test_a_grove_is_imported_and_exported_byte_for_byte(place: Any, grove: Path, tmp_path: Path) -> None:
     given = files(grove)
-    report = import_grove(place.adapter, grove, place.settle)
+    report = place.adapter.files().read([grove], place.settle)
     assert (report.done, report.known, report.flaws) == (len(given), 0, [])
     out = tmp_path / "out"
     out.mkdir()
-    assert not export_grove(place.adapter, out, place.settle).flaws
+    assert not place.adapter.files().write(out, place.settle).flaws
     written = files(out)
     assert {name: written[name] for name in given} == given
     (own,) = written.keys() - given.keys()
     assert own == place.adapter.mint.id
-    again = import_grove(place.adapter, grove, place.settle)
+    again = place.adapter.files().read([grove], place.settle)
     assert (again.done, again.known) == (0, len(given))
 
 
@@ -58,14 +59,14 @@ def test_messages_of_other_protocols_are_exported(place: Any, make_place: Callab
     for number in range(300):  # more than are gathered at a time
         toy.say({"n": number})
     toy.say({"n": "answer"}, parent=toy.say({"n": "question"}).id)
-    assert not export_grove(place.adapter, tmp_path, place.settle).flaws
+    assert not place.adapter.files().write(tmp_path, place.settle).flaws
     nodes = {name: decode(raw) for name, raw in files(tmp_path).items() if name.startswith("SHA512")}
     said = {json.loads(node.content.blob)["n"] for node in nodes.values() if getattr(node, "depth", 0) >= 2}  # type: ignore[union-attr]
     assert said == {*range(300), "question", "answer"}
     other = make_place("other")
-    report = import_grove(other.adapter, tmp_path, other.settle)
+    report = other.adapter.files().read([tmp_path], other.settle)
     assert (report.done, report.flaws) == (len(nodes), [])
-    again = import_grove(other.adapter, tmp_path, other.settle)
+    again = other.adapter.files().read([tmp_path], other.settle)
     assert (again.done, again.known) == (0, len(nodes))
 
 
@@ -82,7 +83,7 @@ def test_files_that_are_of_no_use_are_named_and_passed_over(place: Any, alice: A
     (folder / node_id(forged)).write_bytes(forged)
     (folder / ("SHA512_B32__" + "D" * 43)).mkdir()
     (folder / "arbor.privkey").write_bytes(b"none of our business")
-    report = import_grove(place.adapter, folder, place.settle)
+    report = place.adapter.files().read([folder], place.settle)
     assert report.done == 3
     assert sorted(report.flaws) == sorted(
         [
@@ -105,7 +106,7 @@ def test_valid_nodes_that_are_not_kept_are_reported_apart(
     direct = alice.reply(community, "psst", b"to/1\x005")
     old = alice.reply(community, "old", created=place.clock.now - 31 * 86_400_000)
     folder = write(tmp_path / "grove", alice.identity, community, alice.reply(community, "hi"), presence, direct, old)
-    report = import_grove(place.adapter, folder, place.settle)
+    report = place.adapter.files().read([folder], place.settle)
     assert (report.done, report.known, report.flaws) == (3, 0, [])
     assert sorted(report.unkept) == sorted(
         [
@@ -127,11 +128,11 @@ def test_ancestors_of_kept_nodes_are_kept(make_place: Callable[..., Any], alice:
     good = [alice.reply(old[-1], "kept"), alice.reply(presence, "I thought that was a message")]
     alone = alice.reply(community, "old", created=place.clock.now - 33 * day)
     folder = write(tmp_path / "grove", alice.identity, bob.identity, community, *old, presence, *good, alone)
-    report = import_grove(place.adapter, folder, place.settle)
+    report = place.adapter.files().read([folder], place.settle)
     assert (report.done, report.known, report.flaws) == (8, 0, [])
     assert report.unkept == [Flaw(alone.split(" ")[0], "it is older than what is kept")]
     assert load(place, community) == {line.split(" ")[0] for line in (*old, presence, *good)}
-    assert import_grove(place.adapter, folder, place.settle).known == 8
+    assert place.adapter.files().read([folder], place.settle).known == 8
 
 
 def test_the_command_reports_nodes_that_are_not_kept(alice: Any, tmp_path: Path) -> None:
@@ -150,13 +151,13 @@ def test_a_folder_without_nodes_is_no_grove(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_there_is_never_overwritten(place: Any, grove: Path, tmp_path: Path) -> None:
-    import_grove(place.adapter, grove, place.settle)
+    place.adapter.files().read([grove], place.settle)
     name = next(iter(files(grove)))
     (tmp_path / name).write_bytes(b"precious")
-    report = export_grove(place.adapter, tmp_path, place.settle)
+    report = place.adapter.files().write(tmp_path, place.settle)
     assert report.flaws == [Flaw(name, "a file of that name holds something else, and was not changed")]
     assert (tmp_path / name).read_bytes() == b"precious"
-    assert export_grove(place.adapter, tmp_path, place.settle).known == report.done
+    assert place.adapter.files().write(tmp_path, place.settle).known == report.done
 
 
 def test_parents_and_authors_come_first(alice: Any, bob: Any, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from adapters.sprout.forest import forest
-from adapters.sprout.grove import import_grove
 from adapters.sprout.hub.naming import DIGEST, channel_name
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.intake.horizon import RetentionHorizon
@@ -55,7 +54,7 @@ def by_import(place: Any, folder: Path, *nodes: str) -> None:
     folder.mkdir()
     for node in nodes:
         (folder / id_of(node)).write_bytes(base64url.decode(node.split(" ")[1].encode()))
-    import_grove(place.adapter, folder, place.settle)
+    place.adapter.files().read([folder], place.settle)
 
 
 PATHS = [by_announce, by_link, by_import]
