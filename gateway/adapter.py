@@ -338,7 +338,7 @@ class Adapter(ABC):
         signed it. Return whether it was new. Raises `Incomplete` if other messages have to come first, and
         `RequestError` if it is not valid, is not for *channel*, or if the protocol brings such messages another way.
         """
-        raise RequestError(f"what was said on {self.title} comes by its links only")
+        raise RequestError(f"{self.title} messages are exchanged only over links")
 
     def files(self) -> ProtocolFiles:
         """The files that it can read, and perhaps write, if it has a `file_format`."""

@@ -12,9 +12,10 @@ FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 MADE = "Made from the code by `python -m tests.reference`; a test compares them."
 METRICS = """# Metrics
 
-{made} `GET /metrics` serves them in the text format of Prometheus: with a key that has the right `history:*` as soon as
-there are keys, and without a key on a port of its own (`metrics.port`). [Monitor](../how-to/monitor.md) says how to use
-them.
+{made}
+
+`GET /metrics` serves them in the text format of Prometheus: with a key that has the right `history:*` as soon as there
+are keys, and without a key on a port of its own (`metrics.port`). [Monitor](../how-to/monitor.md) says how to use them.
 
 The names are a contract: they do not change within a major version. Label values are protocols, reasons and kinds,
 never names of peers or channels. Every counter is there from the start, at 0. `process_*` are those that every client

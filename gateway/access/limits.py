@@ -35,16 +35,16 @@ class Limits(BaseModel):
     channel: Rate = Rate(rate=5_000, burst=20_000)
     bytes: Rate = Rate(rate=16 << 20, burst=64 << 20)
     memory: int | None = Field(
-        default=None, ge=1 << 20, description="bytes that may be kept for all peers together; else a quarter of all"
+        default=None, ge=1 << 20, description="bytes kept for all peers together; by default a quarter of the memory"
     )
     connections: int = Field(
-        default=20_000, ge=1, description="sessions of all protocols together; as many again may only ask by HTTP"
+        default=20_000, ge=1, description="sessions of all protocols; as many HTTP connections are allowed besides"
     )
     connections_per_address: int = Field(default=10_000, ge=1)
     subscriptions: int = Field(
         default=MAX_SUBSCRIPTIONS, ge=1, description="channels that one connection may listen to"
     )
-    handshake_seconds: float = Field(default=10.0, gt=0, description="a connection that says nothing is dropped")
+    handshake_seconds: float = Field(default=10.0, gt=0, description="a connection that sends nothing is closed")
     keep_alive_seconds: float = Field(default=65.0, gt=0, description="an HTTP connection that was used is kept")
 
 

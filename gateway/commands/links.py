@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 import typer
 
@@ -12,6 +12,9 @@ from .remote import DEFAULT_URL, Key, Remote, Url
 from .units import duration
 
 COLOURS = {"connected": typer.colors.GREEN, "waiting": typer.colors.YELLOW}
+
+
+NO_LINKS: Final = "there are no links; they are configured by `sprout.peers`, `topic_relay.peers` and `streamr.peers`"
 
 
 def links(as_json: AsJson = False, gateway: Url = DEFAULT_URL, key: Key = None) -> None:
@@ -27,7 +30,7 @@ def links(as_json: AsJson = False, gateway: Url = DEFAULT_URL, key: Key = None) 
     """
     with Remote(gateway, key) as remote:
         found = remote.get("/v1/stats")["links"]
-    text = links_table(found, time.time()) if found else "there are no links; `sprout.peers` names them"
+    text = links_table(found, time.time()) if found else NO_LINKS
     show(found, as_json, text)
 
 

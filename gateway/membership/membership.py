@@ -46,7 +46,7 @@ NUMBERS: Final = 1 << 16  # peer numbers that are reserved at once, since none c
 SAVE_SECONDS: Final = 60.0
 SILENT: Final = 10.0  # seconds without an answer of the servers, also if nobody waits for one
 LAGGING: Final = 10.0  # seconds behind the cluster, after which the gateway is not ready
-KEEP_TIME: Final = "keep it right by NTP; what is accepted here has the time of the other members meanwhile"
+KEEP_TIME: Final = "synchronise it with NTP; until then messages get the time of the other members"
 FILE: Final = "stream-position.json"  # in the data directory
 
 _VERSION: Final = version("trellis-gateway")

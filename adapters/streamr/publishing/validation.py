@@ -36,7 +36,7 @@ def check(message: StreamMessage, now: int, partitions: int) -> None:
         raise invalid_message(out_of_range(message.id.stream_partition, partitions), message)
     if len(message.id.msg_chain_id) > MAX_CHAIN or not _is_text(message.id.publisher_id + message.id.msg_chain_id):
         raise invalid_message(
-            f"A msgChainId has at most {MAX_CHAIN} characters, and none of them is half of one", message
+            f"A msgChainId has at most {MAX_CHAIN} characters, and no unpaired surrogates", message
         )
     if message.encryption_type == kinds.NONE and not jsontext.is_json(message.content):
         try:
