@@ -52,9 +52,9 @@ class Agreement:
         self._tell = tell
         self._refuse = refuse
         self._agreed: set[str] = set()  # the members with which this one has agreed once
-        self._compared: dict[str, tuple[str, str]] = {}  # by member: the digests of its terms and of one's own
+        self._compared: dict[str, tuple[str, str]] = {}  # by member: the digests of its terms and of ours
         self._terms = dict[str, str]()
-        self.digest = ""  # of the terms; none is told until they are read
+        self.digest = ""  # of the terms; empty until they are read
 
     def refresh(self) -> None:
         """Read the terms again; call this when the settings have changed."""
@@ -66,7 +66,7 @@ class Agreement:
         self._tell(self._mine(asks=True), member)
 
     def take_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Ask for the terms of the member that sent *heartbeat* if they differ; older programs tell none."""
+        """Ask for the terms of the member that sent *heartbeat* if they differ; older programs send no digest."""
         self._check_version(heartbeat.member, heartbeat.version, heartbeat.speaks, heartbeat.oldest)
         if heartbeat.terms == self.digest:
             self._agree(heartbeat.member)
@@ -74,7 +74,7 @@ class Agreement:
             self.ask(heartbeat.member)
 
     def take(self, terms: Terms) -> None:
-        """Compare with the *terms* of another member, and answer with one's own if it asks."""
+        """Compare with the *terms* of another member, and answer with ours if it asks."""
         if terms.asks:
             self._tell(self._mine(asks=False), terms.member)
         self._check_version(terms.member, terms.version, terms.speaks, terms.oldest)

@@ -1,4 +1,4 @@
-"""Why a gateway is no member any more, or cannot become one, and what its operator can do."""
+"""Texts: why a gateway can no longer be a member, or cannot become one, and what its operator can do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REMOVED: Final = (
     "this gateway was removed from the cluster (`trellis cluster remove`): move its data directory away, and restore a "
     "backup of a member that was made since; or give it another name (cluster.gateway)"
 )
-TORN: Final = (
+STREAM_DAMAGED: Final = (
     "the stream lacks a batch that others have read: a NATS server has lost or damaged it. Look at the servers, and if "
     "they are well, restore a backup of a member that was made since. If no other member is there, somebody else may "
     "have written a batch that does not follow, which the log names: start two members (docs/how-to/cluster.md)"

@@ -15,17 +15,16 @@ MAX_MEMBERS: Final = 256  # no more are added, so that forged heartbeats use no 
 class MemberInfo(NamedTuple):
     """What is known of a member.
 
-    Its *name* is `cluster.gateway`, its *epoch* when it started (ms since 1970), *heard* how many seconds ago it was
-    heard. Its log ends before *next_seq*; it has taken the stream up to *place*, and *acts* if it accepts now.
+    Fields that have no comment are those of its `Heartbeat`.
     """
 
-    name: str
-    epoch: int
+    name: str  # `cluster.gateway`
+    epoch: int  # when it started (ms since 1970)
     version: str
-    heard: float
+    heard: float  # how many seconds ago its last heartbeat came
     next_seq: int
     place: int
-    acts: bool
+    is_accepting: bool
 
 
 class MemberRoster:
@@ -93,6 +92,13 @@ def epoch_of(member: str) -> int:
 
 
 def info_of(heartbeat: Heartbeat, heard: float) -> MemberInfo:
-    """What *heartbeat*, which came *heard* seconds ago, tells of a member."""
-    name, epoch = name_of(heartbeat.member), epoch_of(heartbeat.member)
-    return MemberInfo(name, epoch, heartbeat.version, heard, heartbeat.next_seq, heartbeat.place, heartbeat.acts)
+    """What is known of a member by its *heartbeat*, which came *heard* seconds ago."""
+    return MemberInfo(
+        name_of(heartbeat.member),
+        epoch_of(heartbeat.member),
+        heartbeat.version,
+        heard,
+        heartbeat.next_seq,
+        heartbeat.place,
+        heartbeat.is_accepting,
+    )

@@ -1,4 +1,4 @@
-"""Signals: what members of a cluster tell each other beside the stream, as JSON.
+"""Signals: messages that members of a cluster send each other beside the stream, as JSON.
 
 A signal may be lost, and is kept nowhere. Every client that may write to the servers can send any signal, so each is
 checked first, and a bad one is counted and ignored.
@@ -39,30 +39,24 @@ class TurnRequest(msgspec.Struct, tag_field="signal", tag="want"):
 
 
 class Heartbeat(msgspec.Struct, tag_field="signal", tag="alive"):
-    """*member* takes part: sent once a second.
-
-    Its log ends before *next_seq*; it has taken the stream up to *place*, and *acts* if it accepts now. It has sent
-    the `PresenceChanges` up to that *number*. It *speaks* that `PROTOCOL`, understands those from the *oldest* on, and
-    has *terms* of that digest, if it tells any (`gateway.cluster.agreement`). It names the *links* of these digests.
-    Its *clock* has that time (ms since 1970); 0 if it does not tell. Of the stream up to *place*, *batches* counted.
-    """
+    """*member* is alive: sent once a second."""
 
     member: MemberId
     version: Annotated[str, Meta(max_length=MAX_VERSION)]
-    next_seq: Seq
-    place: Count
-    acts: bool = False
-    number: Count = 0
-    speaks: Count = 1
-    oldest: Count = 1
-    terms: Annotated[str, Meta(max_length=MAX_VERSION)] = ""
-    links: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=MAX_LINKS)] = []
-    clock: Count = 0
-    batches: Count = 0
+    next_seq: Seq  # the sequence after the last one of its log
+    place: Count  # how far it has read the stream
+    is_accepting: bool = msgspec.field(default=False, name="acts")
+    number: Count = 0  # of the last `PresenceChanges` that it sent
+    speaks: Count = 1  # its `PROTOCOL`
+    oldest: Count = 1  # the oldest `PROTOCOL` that it understands
+    terms: Annotated[str, Meta(max_length=MAX_VERSION)] = ""  # their digest (`gateway.cluster.agreement`); "": unknown
+    links: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=MAX_LINKS)] = []  # digests
+    clock: Count = 0  # its time (ms since 1970); 0 if unknown
+    batches: Count = 0  # how many batches counted up to *place*
 
 
 class Terms(msgspec.Struct, tag_field="signal", tag="terms"):
-    """The *terms* of *member*, by name; it *asks* for those of the others. For the rest see `Heartbeat`."""
+    """The *terms* of *member*, by name; if it *asks*, the others answer with theirs. See also `Heartbeat`."""
 
     member: MemberId
     version: Annotated[str, Meta(max_length=MAX_VERSION)]

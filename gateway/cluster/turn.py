@@ -6,11 +6,12 @@ nothing for the lease while a member wants the turn, that member claims it.
 
 Laws of this file. Batches are sent one after another, and nothing goes to the disk before the stream has it: what the
 log has is a beginning of the stream, whenever the process ends. If a gateway accepted something that did not reach the
-stream, because another one claimed the turn, it has to start again (`TurnCallbacks.lost`). No clock decides what
+stream, because another one claimed the turn, it has to start again (`TurnCallbacks.turn_lost`). No clock decides what
 counts. A batch is sent when its sender has read the one before, so one that does not follow shows that something is
 missing in the stream as it is read here. A gateway that sees such a batch, and none that follows for the lease, ends
-if it would accept: it would continue alone, from another state than the others (`TurnCallbacks.torn`). If another
-member read as far and counted as many batches, nothing is missing: whoever sent that batch is no sound member.
+if it would accept: it would continue alone, from another state than the others (`TurnCallbacks.stream_damaged`). If
+another member read as far and counted as many batches, nothing is missing: the sender of that batch is faulty, or is
+not a member.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class TurnCallbacks(Protocol):
     def removed(self) -> None:
         """End: an operator removed this gateway from the cluster."""
 
-    def lost(self) -> None:
+    def turn_lost(self) -> None:
         """End: another gateway claimed the turn, and what this one accepted is not in the stream."""
 
-    def torn(self) -> None:
+    def stream_damaged(self) -> None:
         """End: the stream, as it is read here, lacks a batch that others have."""
 
 
@@ -100,9 +101,9 @@ class Turn:
         self.requests = 0  # under way that need the turn
         self.ignored = 0  # batches that did not count
         self.base = 1  # the sequence of the first line, if the stream is empty
-        self.over = False  # after `TurnCallbacks.lost`, or another end
+        self.over = False  # after `TurnCallbacks.turn_lost`, or another end
         self.stray: Batch | None = None  # the last batch that did not follow
-        self._torn: float | None = None  # since when the stream has a batch that does not follow
+        self._gap_since: float | None = None  # since when there has been a batch that does not follow
         self._transport = transport
         self._clock = clock
         self._lease = lease
@@ -114,7 +115,7 @@ class Turn:
         self._removed: set[str] = set()  # names of gateways for which nobody waits
         self._wanted: dict[str, None] = {}  # who wants it, first come first
         self._heard = self._begun = clock()
-        self._due = self._timed = False  # whether a flush is, or a look at who wants the turn
+        self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
 
     # What the gateway calls
 
@@ -142,17 +143,17 @@ class Turn:
         """Note that another *member* wants the turn."""
         if member != self.me:
             self._wanted[member] = None
-            self._consider()
+            self._pass_on_if_wanted()
 
     def compare(self, batches: int) -> None:
         """Note that of the stream up to here, or further, *batches* counted at another member."""
         if batches == self.position.number:
-            self._torn = None
+            self._gap_since = None
 
     def finished(self) -> None:
         """Note that a request that needed the turn is over."""
         self.requests -= 1
-        self._consider()
+        self._pass_on_if_wanted()
 
     def leave(self) -> bool:
         """Give the turn up for good; return whether everything is in the stream, else call it again later."""
@@ -163,21 +164,21 @@ class Turn:
 
     @property
     def waited(self) -> float:
-        """For how many seconds the gateway has waited for the turn, or for a batch to come into the stream."""
+        """How many seconds the gateway has waited for the turn, or for its batch to come into the stream."""
         since = self._wanting if self._sent is None else self._sent.since
         return 0.0 if since is None else self._clock() - since
 
     def tick(self) -> None:
         """Ask for the turn again, or claim one that is not used; call this ten times a second."""
-        if self._torn is not None and self._clock() - self._torn > self._lease and self.waited:
-            self.over, self.acting, self._torn = True, False, None
-            self.callbacks.torn()
+        if self._gap_since is not None and self._clock() - self._gap_since > self._lease and self.waited:
+            self.over, self.acting, self._gap_since = True, False, None
+            self.callbacks.stream_damaged()
             return
         if self._wanting is not None:
             self._ask()
         if self.waited > STALLED:
             self.callbacks.hold("the cluster does not answer")
-        self._consider()
+        self._pass_on_if_wanted()
 
     # What the stream brings
 
@@ -198,9 +199,9 @@ class Turn:
             self.ignored += 1
             if batch.number > self.position.number:
                 self.stray = batch
-                self._torn = self._clock() if self._torn is None else self._torn
+                self._gap_since = self._clock() if self._gap_since is None else self._gap_since
             return
-        self._torn = None
+        self._gap_since = None
         self._heard = self._clock()
         self.heard_other = self.heard_other if batch.member == self.me else self._heard
         self._removed.discard(name_of(batch.member))  # which came back under its name
@@ -209,7 +210,7 @@ class Turn:
             self._confirm(sent)
         elif (sent is not None and sent.logged) or self._pending:
             self.over, self.acting = True, False
-            self.callbacks.lost()
+            self.callbacks.turn_lost()
             return
         else:
             acted, self.acting, self._next = self.acting, False, None
@@ -217,7 +218,7 @@ class Turn:
                 self.callbacks.hold(None)
             if entries:
                 self.callbacks.take(entries, list(batch.lines))
-        self._look()
+        self._follow_turn()
 
     def _remove(self, name: str) -> None:
         """An operator removed the gateway *name*: nobody waits for it, and if it is this one, it ends."""
@@ -235,7 +236,7 @@ class Turn:
         if self.acting and was_full and self._ahead <= MAX_AHEAD:
             self.callbacks.begin()
 
-    def _look(self) -> None:
+    def _follow_turn(self) -> None:
         """Begin or end this gateway's turn, if the batch that just counted says so, and send what is pending."""
         holder = self.position.holder
         self._wanted.pop(holder, None)
@@ -253,7 +254,7 @@ class Turn:
         self._due = False
         if self._sent is None and self.position.holder == self.me and (self._pending or self._next is not None):
             self._send(self._gather())
-        self._consider()
+        self._pass_on_if_wanted()
 
     def _gather(self) -> list[Logged]:
         """Take as much of what is pending as one batch can have."""
@@ -282,14 +283,14 @@ class Turn:
         holder, now = self.position.holder, self._clock()
         unused = holder == NOBODY or name_of(holder) in (name_of(self.me), *self._removed)
         silent = self._wanting is not None and now - max(self._wanting, self._heard) > self._lease
-        if self._sent is not None or self._torn is not None:
+        if self._sent is not None or self._gap_since is not None:
             return
         if unused or silent:
             self._send((), self.me)
         else:
             self._transport.want(self.me)
 
-    def _consider(self) -> None:
+    def _pass_on_if_wanted(self) -> None:
         """Pass the turn on if another member wants it, and this one had it long enough or does not need it."""
         if not self.acting or self.pinned or not self._wanted:
             return
@@ -299,11 +300,11 @@ class Turn:
             self._pass(next(iter(self._wanted)))
         elif not self._timed:
             self._timed = True
-            self._transport.later(QUANTUM, self._reconsider)
+            self._transport.later(QUANTUM, self._pass_on_later)
 
-    def _reconsider(self) -> None:
+    def _pass_on_later(self) -> None:
         self._timed = False
-        self._consider()
+        self._pass_on_if_wanted()
 
     def _pass(self, member: str) -> None:
         self.callbacks.hold(None)

@@ -63,7 +63,7 @@ class Bus:
         self.flows = Flows()
         self.on_join: Callable[[Member, Peer], None] = lambda _session, _peer: None
         self.on_leave: Callable[[Member], None] = lambda _session: None
-        self.charge: Callable[[str, float], None] = lambda _network, _requests: None  # for what is much work
+        self.charge: Callable[[str, float], None] = lambda _network, _requests: None  # for expensive operations
         self._now = LogClock(clock, 0).now if log_time is None else log_time
         self.stamper = Stamper(ids)
         self.submit: Take = self.take
@@ -110,7 +110,7 @@ class Bus:
         self._waiting.pop(session, None)
 
     def bind(self, session: Member, identity: Peer) -> None:
-        """Take *session* as a connection of *identity*; one with a second identity is a link, which has none."""
+        """Bind *session* to *identity*. A session that shows a second identity becomes a link and has none."""
         if session.link:
             return
         identity = identity.connected_by(session.protocol)

@@ -1,8 +1,8 @@
 """Channel names and the address of each channel in each protocol: total, reversible, never reused.
 
 A channel is a plain string. Its addresses are derived from its name by the rule of each protocol (an `Addressing`), or
-are assigned (what has to be minted cannot be derived from a name). This module keeps the table; what an address looks
-like is up to the adapters.
+are assigned (an address that has to be created, as a Sprout community, cannot be computed from a name). This module
+keeps the table; what an address looks like is up to the adapters.
 
 A channel is *held* while it has listeners (in memory only), and *registered* once it carried a message or was created
 by name (a fact in the log). Looking a channel up does neither.

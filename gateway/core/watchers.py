@@ -1,8 +1,8 @@
 """Sessions that listen to every channel whose name begins with a prefix, also to channels that begin later.
 
-A watcher is not in these channels: nobody is told of it, and it is told of nobody. A prefix costs nothing until a
-message is published, and finding the watchers of a channel takes as many steps as its name has characters, however
-many watchers there are.
+A watcher is not in these channels: it causes and receives no presence notices. A prefix costs nothing until a message
+is published, and finding the watchers of a channel takes as many steps as its name has characters, however many
+watchers there are.
 """
 
 from __future__ import annotations

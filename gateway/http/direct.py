@@ -1,9 +1,9 @@
 """`POST .../messages` with one short message, answered without an ASGI application.
 
 It is the most frequent request, and its way through a task, the middleware and the router takes three times as long as
-what it is there for (decision 64). A server that has the whole of a request asks `direct_post` and lets
+publishing itself (decision 64). A server that has received a whole request asks `direct_post`, and lets
 `DirectPublisher` answer. Everything else is left to the application: lines, long bodies, pages of other origins.
-The checks are those of `gateway.http.publish`, and a property compares both ways.
+The checks are those of `gateway.http.publish`, and a property test compares the two ways.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class DirectPublisher:
     def answer(self, scope: Scope, post: Post, body: bytes, answer: Callable[[Answer], None]) -> None:
         """Publish the *body* of *post*, whose scope is *scope*; call *answer* once it is on disk, or refused."""
         gateway = self._gateway
-        request = Request({**gateway.proxies.told(scope), "path": scope["raw_path"].decode("latin-1")})
+        request = Request({**gateway.proxies.with_forwarded(scope), "path": scope["raw_path"].decode("latin-1")})
         request._headers = _Headers(post.headers)
 
         def refuse(error: Exception) -> None:

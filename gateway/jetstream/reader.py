@@ -76,7 +76,7 @@ class EntryReader:
         self._open = False  # whether the portion that was asked for goes on
         self._ended = False  # whether this consumer is of no more use
 
-    def took(self, position: int) -> None:
+    def acknowledge_read(self, position: int) -> None:
         """Note that everything up to *position* was taken, so that more may come."""
         self.taken = position
         self._wake.set()
@@ -87,7 +87,7 @@ class EntryReader:
         self._wake.set()
 
     async def run(self) -> None:
-        """Read for ever. Raises `StreamGap` if the stream lacks what comes next."""
+        """Read until cancelled. Raises `StreamGap` if the stream lacks what comes next."""
         while True:
             with suppress(Error, TimeoutError):
                 await self._read()

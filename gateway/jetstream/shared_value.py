@@ -38,7 +38,7 @@ class SharedValue:
         self._wake.set()
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Poll the value until cancelled."""
         while True:
             with suppress(Error, OSError, TimeoutError):
                 await self._exchange()

@@ -113,9 +113,9 @@ class JetStream:
         """Call *call*, in the stream's thread, after *seconds*."""
         self._call(self._loop.call_later, seconds, call)
 
-    def took(self, position: int) -> None:
+    def acknowledge_read(self, position: int) -> None:
         """Note that everything up to *position* was taken, so that more may be read."""
-        self._call(self._took, position)
+        self._call(self._acknowledge_read, position)
 
     def stop(self) -> None:
         """End the connection; what is not in the stream yet is left out."""
@@ -150,23 +150,23 @@ class JetStream:
     # Called in the stream's thread
 
     def _begin(self, data: bytes, to: str) -> None:
-        if self._tasks is not None and self._client.is_connected:  # else it would be told late
-            self._tasks.create_task(self._tell(data, to))
+        if self._tasks is not None and self._client.is_connected:  # else it would arrive late
+            self._tasks.create_task(self._send_signal(data, to))
 
-    async def _tell(self, data: bytes, to: str) -> None:
+    async def _send_signal(self, data: bytes, to: str) -> None:
         with suppress(Error, OSError, TimeoutError):
             await self._client.publish(signal_subject(self._settings.name, to), data)
 
-    async def _heard(self, message: Msg) -> None:
+    async def _signal_received(self, message: Msg) -> None:
         self._hear(message.data)
 
     def _add(self, data: bytes) -> None:
         self._window.add(data)
         self._wake.set()
 
-    def _took(self, position: int) -> None:
+    def _acknowledge_read(self, position: int) -> None:
         if self._reader is not None:
-            self._reader.took(position)
+            self._reader.acknowledge_read(position)
 
     def _cancel(self) -> None:
         if self._main is not None:
@@ -192,7 +192,7 @@ class JetStream:
             await self._ensure()
             self._reader = EntryReader(self._client, self._settings.name, self._after, self._receive, self._digest)
             for address in dict.fromkeys(("", self._address)):
-                await self._client.subscribe(signal_subject(self._settings.name, address), cb=self._heard)
+                await self._client.subscribe(signal_subject(self._settings.name, address), cb=self._signal_received)
             async with asyncio.TaskGroup() as self._tasks:
                 tasks = self._tasks
                 tasks.create_task(self._send(tasks))

@@ -65,7 +65,7 @@ def log_validity(settings: Settings) -> None:
         return
     from cryptography import x509  # a gateway without a certificate starts faster without it
 
-    with suppress(OSError, ValueError):  # what OpenSSL could read, and this cannot, is served all the same
+    with suppress(OSError, ValueError):  # one that OpenSSL reads and this library cannot is still served
         found = x509.load_pem_x509_certificate(settings.tls_cert.read_bytes())
         first, last, now = found.not_valid_before_utc, found.not_valid_after_utc, datetime.now(UTC)
         details = {"file": str(settings.tls_cert), "begins": first.isoformat(), "ends": last.isoformat()}

@@ -1,8 +1,8 @@
-"""Reverse proxies in front of the gateway: whose word is taken for where a connection comes from.
+"""Reverse proxies in front of the gateway, which report where a request comes from.
 
 A request that comes from one of `trusted_proxies` is taken to come from the last address in `X-Forwarded-For` that is
-not itself a trusted proxy, and by the scheme in `X-Forwarded-Proto`. From anybody else these headers mean nothing: they
-could say anything.
+not itself a trusted proxy, and by the scheme in `X-Forwarded-Proto`. From anybody else these headers are ignored, since
+any client can send them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class TrustedProxies:
         return any(found in network for network in self._networks)
 
     def connection(self, address: str, number: int) -> str:
-        """The address by which the connection with that *number* counts: each one of a proxy counts by itself.
+        """The address that the connection with that *number* counts for; each connection of a proxy has its own.
 
-        Many people share a proxy; what limits them are the addresses that it tells of.
+        Many people share a proxy; they are limited by the addresses that it reports.
         """
         return f"proxy connection {number}" if self.trusts(address) else address
 
@@ -54,20 +54,20 @@ class TrustedProxies:
             address = hops.pop()
         return address
 
-    def told(self, scope: Scope) -> Scope:
-        """Return *scope* with the client and the scheme that a proxy tells, if the request comes from one."""
+    def with_forwarded(self, scope: Scope) -> Scope:
+        """Return *scope* with the client address and the scheme that a trusted proxy reports, if it came from one."""
         client = scope.get("client")
         if not self._networks or scope["type"] not in SCHEMES or not client or not self.trusts(client[0]):
             return scope
         headers = scope["headers"]
         forwarded = ",".join(value.decode("latin-1") for name, value in headers if name == FORWARDED_FOR)
-        told = next((value.decode("latin-1").strip() for name, value in headers if name == FORWARDED_PROTO), "")
-        scheme = SCHEMES[scope["type"]].get(told, scope.get("scheme"))
+        reported = next((value.decode("latin-1").strip() for name, value in headers if name == FORWARDED_PROTO), "")
+        scheme = SCHEMES[scope["type"]].get(reported, scope.get("scheme"))
         return {**scope, "client": (self.origin(client[0], forwarded), client[1]), "scheme": scheme}
 
 
 class ForwardedHeaders:
-    """ASGI middleware: the client and the scheme of a request as a trusted proxy tells them."""
+    """ASGI middleware: replaces the client and the scheme of a request by those that a trusted proxy reports."""
 
     def __init__(self, app: ASGIApp, proxies: TrustedProxies) -> None:
         self._app = app
@@ -75,7 +75,7 @@ class ForwardedHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
-        await self._app(self._proxies.told(scope), receive, send)
+        await self._app(self._proxies.with_forwarded(scope), receive, send)
 
 
 def _address(text: str) -> str:

@@ -61,7 +61,7 @@ def _member(info: MemberInfo, differences: Mapping[str, list[str]]) -> dict[str,
         "heardSeconds": round(info.heard, 1),
         "sequence": max(0, info.next_seq - 1),
         "position": info.place,
-        "accepts": info.acts,
+        "accepts": info.is_accepting,
         "differs": differences.get(f"{info.name}@{info.epoch}", []),
     }
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.cluster.agreement import Agreement
 from gateway.cluster.bookmark import Bookmark
-from gateway.cluster.reasons import QUIET, REMOVED, TOO_SHORT, TORN
+from gateway.cluster.reasons import QUIET, REMOVED, STREAM_DAMAGED, TOO_SHORT
 from gateway.cluster.turn import Turn
 from gateway.storage.log import Log
 from gateway.storage.record import Entry
@@ -99,21 +99,21 @@ class _JoiningLog:
     # What the turn calls
 
     def confirm(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
-        """Nothing is logged while the gateway joins."""
+        """Do nothing: this gateway logs nothing of its own while it joins."""
 
     def begin(self) -> None:
-        """The turn is kept until the gateway has started."""
+        """Do nothing: the turn is kept until the gateway has started."""
 
     def hold(self, why: str | None) -> None:
-        """Nothing is published yet."""
+        """Do nothing: nothing is published yet."""
 
     def removed(self) -> None:
-        """Let it not start."""
+        """Refuse to start."""
         raise CannotJoin(REMOVED)
 
-    def lost(self) -> None:
-        """Nothing was accepted yet."""
+    def turn_lost(self) -> None:
+        """Do nothing: nothing was accepted yet."""
 
-    def torn(self) -> None:
-        """Let it not start."""
-        raise CannotJoin(TORN)
+    def stream_damaged(self) -> None:
+        """Refuse to start."""
+        raise CannotJoin(STREAM_DAMAGED)

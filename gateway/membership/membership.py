@@ -24,7 +24,7 @@ from gateway.cluster.agreed_clock import AgreedClock
 from gateway.cluster.batch import Batch, member
 from gateway.cluster.bookmark import Bookmark
 from gateway.cluster.lag import Lag, LagMeter
-from gateway.cluster.reasons import ELSEWHERE, QUIET, REMOVED, STRAY, TORN
+from gateway.cluster.reasons import ELSEWHERE, QUIET, REMOVED, STRAY, STREAM_DAMAGED
 from gateway.cluster.roster import SILENT as SILENCE
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat
@@ -165,7 +165,7 @@ class Membership:
             self._log.when_synced(state["next_seq"] - 1, partial(self._bookmark.save, state), hurry=False)
 
     def _check_clock(self) -> None:
-        """Say when the clock begins to be ahead of all others."""
+        """Log a warning when the clock begins to be ahead of all others."""
         was, self._ahead = self._ahead, 0 if self._time is None else self._time.refresh()
         if self._ahead and not was:
             logger.warning(
@@ -184,7 +184,7 @@ class Membership:
         return Heartbeat(turn.me, _VERSION, end, place, turn.acting, clock=clock, batches=number)
 
     def _compare(self, heartbeat: Heartbeat) -> None:
-        """Tell the turn what counted at another member that has read as far, and the log who disturbs."""
+        """Compare the stream with that of a member that has read as far; name in the log who disturbs it."""
         if heartbeat.place >= self.transport.place:
             self.turn.compare(heartbeat.batches)
         stray, self._stray = self._stray, self.turn.stray
@@ -271,7 +271,7 @@ class Membership:
         self._log.hurry()
 
     def begin(self) -> None:
-        """Handle what has waited."""
+        """Run the calls that waited for the turn."""
         self._bus.acceptance.elsewhere = False
         self._bus.peers.top_up(NUMBERS // 2)
         for _ in range(len(self._calls)):
@@ -291,13 +291,13 @@ class Membership:
         """Stop the process: the others go on without it."""
         self._fail(REMOVED)
 
-    def lost(self) -> None:
-        """Stop the process: what it told its peers is not what the cluster accepted."""
+    def turn_lost(self) -> None:
+        """Stop the process: its peers were shown messages that the cluster did not accept."""
         self._fail("another gateway claimed the turn, and what this one had in memory was not accepted")
 
-    def torn(self) -> None:
-        """Stop the process: it cannot know what the others know."""
-        self._fail(TORN)
+    def stream_damaged(self) -> None:
+        """Stop the process: its stream lacks a batch that the others have."""
+        self._fail(STREAM_DAMAGED)
 
     def _fail(self, reason: str) -> None:
         logger.error("the gateway cannot be a member any more", reason=reason, consequence="it stops; start it again")

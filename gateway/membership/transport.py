@@ -189,7 +189,7 @@ class JetStreamTransport:
         """Let more be read, unless too much waits for the disk; `_on_tick` looks again."""
         self._untaken = self.is_full()
         if not self._untaken:
-            self._stream.took(self.place)
+            self._stream.acknowledge_read(self.place)
 
     def _on_tick(self) -> None:
         self._turn.tick()

@@ -26,41 +26,41 @@ class RequestObserver(Protocol):
 class ObservedApp:
     """An ASGI application that reports its steps and the status of its response to an observer."""
 
-    def __init__(self, app: ASGIApp, told: RequestObserver) -> None:
+    def __init__(self, app: ASGIApp, observer: RequestObserver) -> None:
         self._app = app
-        self._told = told
+        self._observer = observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application."""
-        told = self._told
+        observer = self._observer
 
-        async def tell(message: Message) -> None:
+        async def report(message: Message) -> None:
             if message["type"] == "http.response.start":
-                told.answered(message["status"])
+                observer.answered(message["status"])
             await send(message)
 
-        await TimedSteps(cast("Coroutine[Any, Any, None]", self._app(scope, receive, tell)), told)
+        await TimedSteps(cast("Coroutine[Any, Any, None]", self._app(scope, receive, report)), observer)
 
 
 class TimedSteps:
     """Awaits a coroutine, and reports how many seconds each of its steps took."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], told: RequestObserver) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], observer: RequestObserver) -> None:
         self._coroutine = coroutine
-        self._told = told
+        self._observer = observer
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Yield what the coroutine waits for, and send it the results."""
         step = partial(self._coroutine.send, None)
         while True:
-            began, begin = self._told.begin_step(), perf_counter()
+            began, begin = self._observer.begin_step(), perf_counter()
             try:
                 waits_for = step()
             except StopIteration:
                 return
             finally:
                 del step  # it may hold the exception raised here, and that holds this frame: a cycle
-                self._told.worked(perf_counter() - begin, began)
+                self._observer.worked(perf_counter() - begin, began)
             try:
                 step = partial(self._coroutine.send, (yield waits_for))
             except GeneratorExit:

@@ -111,7 +111,7 @@ class FastHttp(DirectHttp):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+        """Handle the end of the connection."""
         self._leave()
         if self._refused and self.gateway is not None:
             self.gateway.admission.end_refusal()
@@ -269,7 +269,7 @@ class FastHttp(DirectHttp):
             super()._start_asgi_task(self._answering, observed)
 
     def _penalty_pause(self, seconds: float) -> float:
-        """After so many *seconds* more of work: how long until what refusing its requests took is paid."""
+        """Charge *seconds* of work; return how long to pause until the cost of the refused requests is paid off."""
         read_pacer = self._read_pacer
         return 0.0 if read_pacer is None or self.penalty is None else read_pacer.charge_loop_time(self, seconds)
 

@@ -115,7 +115,7 @@ class Lookup:
     def kept_since(self, now: int) -> int:
         """When the oldest record that may be a message was accepted (ms); 0 if retention has removed none.
 
-        Where the clock was ahead then, nobody knows: it is taken to be `LATE_AFTER` before *now*.
+        If the clock was ahead then, the time is unknown and is assumed to be `LATE_AFTER` before *now*.
         """
         first, first_seqs = self._segments.first_kept, self._segments.first_seqs
         entry = self.entry(first) if first_seqs and first != first_seqs[0] else None
@@ -160,7 +160,7 @@ class Lookup:
         """At most *limit* (`PAGE` at most) messages of *channel* between two sequences, both excluded.
 
         The answer ends early with the message that brings the content to *size* bytes; otherwise fewer than *limit*
-        messages are the last there are. Damaged messages are skipped.
+        messages mean that there are no more. Damaged messages are skipped.
         """
         after, limit = max(0, min(after, BEYOND_ALL)), min(limit, PAGE)
         end = BEYOND_ALL if before is None else min(before, BEYOND_ALL)

@@ -118,7 +118,7 @@ def test_all_members_ignore_the_same_elements_of_the_stream(seed: int) -> None:
         each.read_all()
     there = [each for each in members if not each.is_lost]
     assert there
-    assert not any(each.is_torn or each.is_removed for each in members)
+    assert not any(each.is_damaged or each.is_removed for each in members)
     assert all(each.ignored == there[0].ignored and each.log == world.lines() for each in there)
     assert len(there[0].ignored) >= sent > 0
 
@@ -164,7 +164,7 @@ def test_a_member_compares_what_counted_and_names_who_disturbs() -> None:
     now = 0.0
     member = Membership("me", transport, lambda: now)
     ended: list[str] = []
-    member.turn.callbacks = SimpleNamespace(torn=lambda: ended.append("torn"), hold=lambda _: None)
+    member.turn.callbacks = SimpleNamespace(stream_damaged=lambda: ended.append("damaged"), hold=lambda _: None)
     transport.publish, transport.want = lambda _: None, lambda _: None
     member.turn.arrived(_batch(9, 1, [], "x@1"))
     member.turn.want()
@@ -182,7 +182,7 @@ def test_a_member_compares_what_counted_and_names_who_disturbs() -> None:
     transport.on_signal(encode_signal(Heartbeat("other@1", "1", 1, 12, batches=3)))
     now = 4 * LEASE
     member.turn.tick()
-    assert ended == ["torn"], "the other has not read it, or has counted more"
+    assert ended == ["damaged"], "the other has not read it, or has counted more"
 
 
 def test_noise_is_of_all_kinds() -> None:

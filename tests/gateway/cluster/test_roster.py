@@ -60,7 +60,7 @@ def test_members_know_each_other_and_how_far_they_are(nodes: list[Node]) -> None
 
 def test_who_is_silent_is_gone() -> None:
     listener = Listener()
-    listener.signalling.hear(encode_signal(Heartbeat("one@5", "1", 7, 3, acts=True)))
+    listener.signalling.hear(encode_signal(Heartbeat("one@5", "1", 7, 3, is_accepting=True)))
     listener.now = SILENT
     listener.signalling.beat()
     assert listener.signalling.members()[1] == ("one", 5, "1", SILENT, 7, 3, True)

@@ -62,7 +62,7 @@ class Toy:
         self.read = 0
         self.calls = deque[Callable[[], None]]()
         self.held: str | None = "it starts"
-        self.is_lost = self.is_removed = self.is_torn = False
+        self.is_lost = self.is_removed = self.is_damaged = False
         self.turn = Turn(f"{name}@{world.lives}", self, self, lambda: world.now)
 
     # The callbacks
@@ -83,14 +83,14 @@ class Toy:
     def hold(self, why: str | None) -> None:
         self.held = why or "others accept"
 
-    def lost(self) -> None:
+    def turn_lost(self) -> None:
         self.is_lost = True
 
     def removed(self) -> None:
         self.is_removed = True
 
-    def torn(self) -> None:
-        self.is_torn = True
+    def stream_damaged(self) -> None:
+        self.is_damaged = True
 
     # The transport
 
@@ -280,7 +280,7 @@ def test_who_reads_a_stream_with_a_hole_does_not_accept(world: World, damage: st
     reader.say()
     world.now += LEASE + 0.1
     settle(world, reader)
-    assert (reader.is_torn, reader.turn.acting) == (True, False)
+    assert (reader.is_damaged, reader.turn.acting) == (True, False)
     assert other.log == one.log != reader.log
 
 
@@ -297,7 +297,7 @@ def test_a_batch_out_of_turn_disturbs_nobody(world: World) -> None:
     other.say()
     world.now += LEASE + 0.1
     settle(world, other)
-    assert [each.is_torn for each in (one, other)] == [False, False]
+    assert [each.is_damaged for each in (one, other)] == [False, False]
     assert other.turn.acting
     assert other.log == world.lines()
 
@@ -317,7 +317,7 @@ def test_a_batch_that_follows_nowhere_ends_nobody_who_can_compare(world: World, 
     other.say()
     world.now += LEASE + 0.1
     settle(world, other)
-    assert ([each.is_torn for each in (one, other)], other.turn.acting) == ([False, False], True)
+    assert ([each.is_damaged for each in (one, other)], other.turn.acting) == ([False, False], True)
 
 
 def test_who_leaves_gives_the_turn_up(world: World) -> None:

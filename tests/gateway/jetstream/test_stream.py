@@ -39,7 +39,7 @@ class Member:
 
     def _take(self, entries: list[StreamEntry]) -> None:
         self.entries += entries
-        self.stream.took(entries[-1].position)
+        self.stream.acknowledge_read(entries[-1].position)
 
     @property
     def data(self) -> list[bytes]:
@@ -158,7 +158,7 @@ def test_who_takes_nothing_is_given_no_more(join: Join, monkeypatch: pytest.Monk
     until(lambda: len(idle.entries) >= 700)
     before = len(idle.entries)
     assert before < 1100
-    idle.stream.took(idle.entries[-1].position)
+    idle.stream.acknowledge_read(idle.entries[-1].position)
     until(lambda: len(idle.entries) > before)
     assert idle.entries == first.entries[: len(idle.entries)]
 
