@@ -94,9 +94,9 @@ class WireMessage(NamedTuple):
 class OutboundLink(NamedTuple):
     """A connection that an adapter wants to have: it is dialled, and dialled again when it ends.
 
-    *open* makes the session of each new connection, *report* tells about it for `GET /v1/stats`. *name* is what the
-    operator calls it. With *tls* the certificate is checked, unless not to *verify* it was asked for, with the
-    *authorities* in that file or, without one, those that the system trusts. With a *path* it is a WebSocket there.
+    *open* makes the session of each new connection, *report* describes it for `GET /v1/stats`. *name* is what the
+    operator calls it. With *tls*, *verify* false accepts any certificate; *authorities* is a PEM file, by default the
+    system's. *path* makes it a WebSocket.
     """
 
     name: str
@@ -129,7 +129,8 @@ class Services:
     fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *answer_scheduler*
     gives long answers their turns. *retention_ms* tells how long messages are kept (ms; None without a limit).
     *handshake* is how long a new connection may take to send something complete, in seconds. *tell_members* tells the
-    adapters of a protocol at other gateways of the cluster something that may be lost; see `Adapter.hear_member`.
+    adapters of a protocol at other gateways of the cluster something that may be lost; see
+    `Adapter.receive_from_member`.
     """
 
     bus: Bus
@@ -210,8 +211,8 @@ class Adapter(ABC):
         self.home = home
 
     @classmethod
-    def give(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
-        """Tell *access* the rights that users gave each other; *rows* runs a query on the adapter's tables."""
+    def load_given_rights(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
+        """Add the rights that users gave each other to *access*; *rows* runs a query on the adapter's tables."""
 
     def start(self, services: Services) -> None:
         """Start, once the log has been read and before the listeners open."""
@@ -268,9 +269,9 @@ class Adapter(ABC):
     def learn(self, entries: Sequence[Message | Fact]) -> None:
         """Note *entries* that another gateway submitted and that were just logged, as if this one had."""
 
-    def hear_member(self, data: bytes) -> None:
-        """Take what this adapter told at another gateway; raises `RequestError` if it is nothing of the kind."""
-        raise RequestError(f"{self.name} tells its members nothing, not {len(data)} bytes")
+    def receive_from_member(self, data: bytes) -> None:
+        """Take *data* that this adapter sent at another member of the cluster; raises `RequestError` if it is bad."""
+        raise RequestError(f"{self.name} sends nothing to members, but {len(data)} bytes came")
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row | KnownId]:  # noqa: ARG002  (mostly nothing)
         """The rows that *entries* add to this adapter's tables, and further ids by which records are found."""
@@ -334,9 +335,9 @@ class Adapter(ABC):
     def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
         """Publish *wire*, which another gateway has kept of a message that came to it in this protocol.
 
-        *needs* is what that gateway said of `needed_by`. It counts as by *caller*, whose peer is *who*, where nobody
-        signed it. Return whether it was new. Raises `Incomplete` if other messages have to come first, and
-        `RequestError` if it is not valid, is not for *channel*, or if the protocol brings such messages another way.
+        *needs* is the result of `needed_by` there. An unsigned message is attributed to *caller*, shown as *who*.
+        Return whether the message was new. Raises `Incomplete` if other messages have to come first, and
+        `RequestError` if it is not valid, is not for *channel*, or if the protocol transfers messages only over links.
         """
         raise RequestError(f"{self.title} messages are exchanged only over links")
 

@@ -122,9 +122,6 @@ LONGEST_ADAPTER = 249  # of `adapter.py`, which only puts the other files of its
 # here; what is in no circle any more has to go.
 CIRCLES: list[list[str]] = []
 
-# Class names that stand for two things; none is added. `gateway.http.websocket.messages` has those of its wire format.
-NAMED_TWICE = {"Presence", "Subscribe", "Unsubscribe"}
-
 ERROR_FAMILIES = {"RequestError", "ProtocolError", "OperatorError", "InvalidData"}  # of `gateway.core.errors`
 OTHER_ERRORS = {"AddressRefused", "CompactionStopped"}  # docs/design.md says why each is outside
 
@@ -384,7 +381,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
         if not within(name_of(path), "gateway.client", "gateway.clients"):  # they share nothing with the gateway
             for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
                 found[name] = found.get(name, 0) + 1
-    assert {name for name, count in found.items() if count > 1} == NAMED_TWICE
+    assert not {name for name, count in found.items() if count > 1}
 
 
 def bases_of_classes() -> dict[str, list[str]]:

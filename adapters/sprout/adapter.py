@@ -28,7 +28,7 @@ from gateway.storage.schema import KnownId, Row, Statement
 from .assembly import assemble
 from .capabilities import CARRIES, LIMITS
 from .grove import Groves
-from .handing_over import Bringer, nodes_above, take_over
+from .handing_over import HandoverSession, nodes_above, take_over
 from .log_checks import SignatureVerifier, flaw
 from .retention import lifetime, references, removal_statements
 from .settings import SproutSettings
@@ -82,7 +82,7 @@ class SproutAdapter(Adapter):
         """Open a session for a connection; none is refused."""
         return self.open(SproutSession, request.principal)
 
-    def hear_member(self, data: bytes) -> None:
+    def receive_from_member(self, data: bytes) -> None:
         """Take the presence that an author announced at another gateway."""
         self.parts.elsewhere.hear(data)
 
@@ -108,7 +108,7 @@ class SproutAdapter(Adapter):
         return None
 
     def channel(self, address: str) -> str | None:  # noqa: ARG002
-        """None, likewise."""
+        """None: no channel follows from an address."""
         return None
 
     @classmethod
@@ -218,12 +218,12 @@ class SproutAdapter(Adapter):
 
     def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
         """Take the node *wire* of another gateway as the same node; return whether it was new."""
-        bringer = self.open(Bringer, caller)
-        bringer.link = True  # it carries nodes of many authors
+        session = self.open(HandoverSession, caller)
+        session.link = True  # it carries nodes of many authors
         try:
-            return take_over(self.parts, bringer, self.services.log, wire, needs, channel)
+            return take_over(self.parts, session, self.services.log, wire, needs, channel)
         finally:
-            bringer.receive_eof()
+            session.receive_eof()
 
     def files(self) -> Groves:
         """Groves, directories of the reference relay."""

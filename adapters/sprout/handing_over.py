@@ -1,6 +1,6 @@
-"""Signed nodes that one gateway hands over to another (`trellis sync`), with those that they cannot be checked without.
+"""Signed nodes that another gateway kept and `trellis sync` transfers, with the nodes that they need to be checked.
 
-Messages that are signed nodes are handed over one by one, parents first. All other nodes, of identities, communities
+Messages that are signed nodes are transferred one by one, parents first. All other nodes, of identities, communities
 and conversations, and those that a gateway made of messages of other protocols, come with the first message that needs
 them.
 """
@@ -28,11 +28,14 @@ OTHER_CHANNEL: Final = (
 )
 
 
-class Bringer(SproutSession):
-    """Who hands nodes over. Its rights count, or those of their authors, as for a link; its requests are paced."""
+class HandoverSession(SproutSession):
+    """The session of a caller that transfers nodes.
+
+    As for a link, the caller or the authors of the nodes need the rights. The caller's requests are paced.
+    """
 
     def pace(self, channel: str) -> None:
-        """Do nothing: each message is paced before it is handed over."""
+        """Do nothing: each message is paced before it comes here."""
 
 
 def nodes_above(nodes: NodeDirectory, message: Message) -> Iterator[bytes]:

@@ -79,7 +79,7 @@ class StreamrAdapter(Adapter):
         self.cursors = LinkCursors(read_cursors(home.secrets / CURSORS_FILE))
 
     @classmethod
-    def give(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
+    def load_given_rights(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
         """Give *access* the permissions of streams."""
         Streams(settings.streams, settings.partitions).read(access, rows)
 
@@ -213,7 +213,7 @@ class StreamrAdapter(Adapter):
         """Note how far each publisher has come, and what users declared about streams."""
         learn(self.context, self.parts.publish_handler.positions, entries)
 
-    def hear_member(self, data: bytes) -> None:
+    def receive_from_member(self, data: bytes) -> None:
         """Take what another gateway tells: a group-key message, a logout, how far a link has come that it holds."""
         if data.startswith(b'{"logout"'):
             self.logouts.hear(data, self.bus.clock())

@@ -88,15 +88,15 @@ def _give(access: Access, adapters: Adapters, settings: Settings) -> None:
     path = settings.data / "index.sqlite"
     try:
         if not path.exists():
-            _give_all(access, adapters, settings, lambda _sql, _values=(): [])
+            _load_given_rights(access, adapters, settings, lambda _sql, _values=(): [])
             return
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as index:
-            _give_all(access, adapters, settings, lambda sql, values=(): index.execute(sql, values).fetchall())
+            _load_given_rights(access, adapters, settings, lambda sql, values=(): index.execute(sql, values).fetchall())
     except sqlite3.Error as error:
         say(f"the index cannot be read ({error}): rights that users gave each other are not considered")
 
 
-def _give_all(access: Access, adapters: Adapters, settings: Settings, rows: Any) -> None:
+def _load_given_rights(access: Access, adapters: Adapters, settings: Settings, rows: Any) -> None:
     for adapter in adapters:
         if settings.section(adapter).enabled:
-            adapter.give(settings.section(adapter), access, rows)
+            adapter.load_given_rights(settings.section(adapter), access, rows)

@@ -36,7 +36,7 @@ STOP_SECONDS = 1.0  # in place of `STALLED_SECONDS` while the gateway stops
 
 
 class _Result(NamedTuple):
-    """The results of so many *lines* from that with a *number* on, sent once everything up to *seq* is on disk.
+    """The results of *lines* lines, beginning with line *number*, sent once everything up to *seq* is on disk.
 
     Those lines are accepted together: they are one run, or only one line.
     """

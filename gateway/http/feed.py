@@ -19,7 +19,7 @@ from .selection import Selection
 
 
 class Subscription:
-    """Some channels that a session listens to; everything up to the sequence *seen* was given to it, or is not its."""
+    """Channels that a session listens to; each message up to the sequence *seen* was delivered, or does not match."""
 
     __slots__ = ("replay", "seen", "selection")
 

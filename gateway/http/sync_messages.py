@@ -34,7 +34,7 @@ ACCEPTED, KNOWN = b"accepted", b"known"
 class Handed(msgspec.Struct, rename="camel"):
     """A line; `wire` is the exact text of a message whose id a protocol gave, and `timestamp` is in ms.
 
-    `needs` are texts in that protocol that have to come first, and are no messages.
+    `needs` are texts of that protocol, other than messages, that must come first.
     """
 
     id: str

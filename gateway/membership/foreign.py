@@ -52,7 +52,7 @@ class ForeignEntries:
         for adapter in self._adapters:
             if adapter.name == protocol:
                 try:
-                    adapter.hear_member(data)
+                    adapter.receive_from_member(data)
                 except (RequestError, ProtocolError, ValueError) as error:
                     raise BadSignal(str(error)) from None
                 return

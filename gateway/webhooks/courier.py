@@ -208,9 +208,9 @@ class Courier:
         """Save the positions soon."""
         self._changed = True
 
-    async def bury(self, webhook: Webhook, letter: DeadLetter) -> None:
+    async def add_dead_letter(self, webhook: Webhook, letter: DeadLetter) -> None:
         """Keep *letter* durably; retry until that succeeds."""
-        while not await self._try(lambda: self.store.bury(webhook.id, letter)):
+        while not await self._try(lambda: self.store.add_dead_letter(webhook.id, letter)):
             await anyio.sleep(RETRY_SECONDS)
         webhook.dead_letters += 1
         logger.warning("a webhook has a dead letter", webhook=webhook.id, sequence=letter.seq, reason=letter.error)

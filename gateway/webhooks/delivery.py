@@ -44,7 +44,7 @@ class Carrier(Protocol):
     async def attempt(self, webhook: Webhook, place: BacklogEntry) -> Outcome | None:
         """Send the message at *place* once; None if it is not kept any more. Raises `Unavailable`."""
 
-    async def bury(self, webhook: Webhook, letter: DeadLetter) -> None:
+    async def add_dead_letter(self, webhook: Webhook, letter: DeadLetter) -> None:
         """Store *letter* durably."""
 
     async def disable(self, webhook: Webhook, reason: str) -> None:
@@ -126,7 +126,7 @@ class Delivery:
                 break
             refusals += outcome.verdict is Verdict.REFUSED
             if refusals >= self._carrier.settings.attempts:
-                if not await self._bury(place, refusals, outcome):
+                if not await self._add_dead_letter(place, refusals, outcome):
                     return
                 break
             if (reason := self._reason_to_disable(outcome)) is not None:
@@ -137,7 +137,7 @@ class Delivery:
         self.webhook.position = place.seq
         self._carrier.mark_changed()
 
-    async def _bury(self, place: BacklogEntry, attempts: int, outcome: Outcome) -> bool:
+    async def _add_dead_letter(self, place: BacklogEntry, attempts: int, outcome: Outcome) -> bool:
         """Keep the message as a dead letter, durably; disable the webhook and return False if it has too many."""
         webhook = self.webhook
         if webhook.dead_letters >= self._carrier.settings.max_dead_letters:
@@ -147,7 +147,7 @@ class Delivery:
         found = self._carrier.backlog.message(place)
         if found is not None:
             now = self._carrier.clock()
-            await self._carrier.bury(
+            await self._carrier.add_dead_letter(
                 webhook, DeadLetter(place.seq, found.id, place.channel, now, attempts, outcome.error)
             )
         return True

@@ -92,7 +92,7 @@ class WebhookStore:
         """Save the position and `failing_since` of webhooks, with their ids."""
         self._transaction(("UPDATE webhooks SET position = ?, failing_since = ? WHERE id = ?", positions))
 
-    def bury(self, webhook: str, letter: DeadLetter) -> None:
+    def add_dead_letter(self, webhook: str, letter: DeadLetter) -> None:
         """Add a dead letter, and move the position of its webhook to it unless it is beyond."""
         move = "UPDATE webhooks SET position = max(position, ?) WHERE id = ?"
         self._transaction(

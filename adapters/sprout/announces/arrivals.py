@@ -126,7 +126,7 @@ class Arrivals:
         """Take all nodes of *batch*, then answer it; raise `Throttled` or `Unavailable` to continue later."""
         nodes = batch.nodes
         while nodes:
-            for taken in self._take(nodes, asked=batch.asked):
+            for taken in self._take(nodes, requested=batch.requested_by_child):
                 self._record_outcome(batch, nodes.popleft(), taken)
         self._end_batch(batch)
 
@@ -142,11 +142,11 @@ class Arrivals:
                 self._record_outcome(batch, batch.nodes.popleft(), taken)
                 self._end_batch(batch)
 
-    def _take(self, nodes: Sequence[NodeLine], *, asked: bool = False) -> list[NodeOutcome]:
+    def _take(self, nodes: Sequence[NodeLine], *, requested: bool = False) -> list[NodeOutcome]:
         """The outcome of the first of *nodes*, and of those after it that are taken in one run with it."""
         together = 1 if self._waiting else MAX_RUN  # nodes may wait for each of them
         try:
-            return self._intake.take_run(list(islice(nodes, together)), self._session, asked=asked)
+            return self._intake.take_run(list(islice(nodes, together)), self._session, requested=requested)
         except Unavailable:
             if not self._session.unwritable:
                 raise  # it is taken later
@@ -193,7 +193,7 @@ class Arrivals:
         if batch.more:
             return
         self._acknowledgements.batch_ended(batch)
-        if batch.asks or self._requests:
+        if batch.pending_requests or self._requests:
             self._ask(batch)
 
     # Requests of the gateway
@@ -204,17 +204,17 @@ class Arrivals:
         if not missing:
             return None
         batch = NodeBatch(frame.nodes, 0)
-        batch.asked, batch.sought = True, missing
+        batch.requested_by_child, batch.requested_ids = True, missing
         return batch
 
     def answered(self, batch: NodeBatch, frame: codec.Response) -> None:
         """Finish a response that was taken: request again what had no room in it, and give up the rest."""
         self._requests.queue_ids(frame.cut)
         brought = {line.id for line in frame.nodes}
-        left = [id for id in batch.sought if id not in brought]
-        if len(left) < len(batch.sought):
+        left = [id for id in batch.requested_ids if id not in brought]
+        if len(left) < len(batch.requested_ids):
             self._requests.queue_ids(left)
-        for id in batch.sought:
+        for id in batch.requested_ids:
             if not self._requests.is_requested(id):
                 self._give_up(id)
         self._send_requests()
@@ -231,19 +231,19 @@ class Arrivals:
             return False
         node = decode(line.raw)
         for id in missing:
-            batch.asks.setdefault(id, _question(id, line.id, node))
+            batch.pending_requests.setdefault(id, _question(id, line.id, node))
         return True
 
     def _ask(self, batch: NodeBatch) -> None:
         """Request what is missing at the end of a batch, except what the batch should have contained."""
-        for missing, frame in batch.asks.items():
+        for missing, frame in batch.pending_requests.items():
             if (
                 missing not in self._waiting
-                and missing not in batch.sought
+                and missing not in batch.requested_ids
                 and not self._requests.is_requested(missing)
             ):
                 self._requests.queue(frame, missing)
-        batch.asks.clear()
+        batch.pending_requests.clear()
         self._send_requests()
 
     def _send_requests(self) -> None:
@@ -266,7 +266,7 @@ class Arrivals:
     def _return(self, lines: list[NodeLine]) -> None:
         """Take these nodes next, whichever of their remote ancestors are missing."""
         batch = NodeBatch(lines, 0)
-        batch.asked = True
+        batch.requested_by_child = True
         self.ready_batches.append(batch)
 
     def _give_up(self, missing: str, *, refused: bool = False, unwritten: bool = False) -> None:

@@ -11,16 +11,14 @@ from adapters.sprout.wire.codec import Frame, NodeLine, StatusCode
 class NodeBatch:
     """An announce, or a response to the gateway (without an *id*), with the nodes that are still to be taken.
 
-    `more` nodes of it have not arrived yet; `asked` tells that a held node needs them; `sought` lists the requested
-    ids. `forged` tells that some nodes are forged or unreadable. Of an announce, `waits` are the ids of nodes that
-    still wait for others; it is answered when none does, or at its `deadline` (ms).
+    An announce is answered when no node waits for others any more, or at its `deadline`.
     """
 
-    more = 0
-    deadline = 0
+    more = 0  # nodes that have not arrived yet
+    deadline = 0  # ms
     waited = False
-    asked = False
-    sought: tuple[str, ...] = ()
+    requested_by_child = False  # whether a held node needs these
+    requested_ids: tuple[str, ...] = ()
     seq = 0
     status: int = StatusCode.OK
 
@@ -28,6 +26,6 @@ class NodeBatch:
         self.id = id
         self.nodes = deque(nodes)
         self.taken = not self.nodes and not unreadable  # an empty announce is valid
-        self.forged = bool(unreadable)
-        self.asks: dict[str, Frame] = {}
-        self.waits: set[str] = set()
+        self.forged = bool(unreadable)  # whether some nodes are forged or unreadable
+        self.pending_requests: dict[str, Frame] = {}  # by the id that is missing
+        self.waits: set[str] = set()  # ids of the announce's nodes that wait for others

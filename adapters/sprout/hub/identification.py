@@ -20,7 +20,7 @@ Identify = Literal["fresh", "never"]
 
 MAX_AGE: Final = 60_000  # ms between a node's creation and its arrival, either way: networks are slow
 CLOCK_SKEW: Final = (
-    2_000  # ms by which a client's clock may be behind, so that what it says at once is from its connection
+    2_000  # ms by which a client's clock may be behind: a node sent right after connecting counts as created on it
 )
 
 

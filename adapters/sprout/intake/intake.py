@@ -55,36 +55,36 @@ class Intake:
         self._on_fault = on_fault
         self.channel_of = roots.channel_of
 
-    def take(self, line: NodeLine, session: SproutConnection, *, asked: bool = False) -> NodeOutcome:
+    def take(self, line: NodeLine, session: SproutConnection, *, requested: bool = False) -> NodeOutcome:
         """Take the node that *session* announced on *line*.
 
-        A reply older than the retention horizon is dropped, unless the gateway *asked* for it: a node that is kept
+        A reply older than the retention horizon is dropped, unless the gateway *requested* it: a node that is kept
         stands below it.
         """
-        return self.take_run((line,), session, asked=asked)[0]
+        return self.take_run((line,), session, requested=requested)[0]
 
     def take_run(
-        self, lines: Sequence[NodeLine], session: SproutConnection, *, asked: bool = False
+        self, lines: Sequence[NodeLine], session: SproutConnection, *, requested: bool = False
     ) -> list[NodeOutcome]:
         """Take the first of *lines*, and as many after it as are replies by the same author to the same parent.
 
         Lookups, rights and publication are then done once for all of them. Only the first line can raise.
         """
         try:
-            return self._take_run(lines, session, asked=asked)
+            return self._take_run(lines, session, requested=requested)
         except (Throttled, Unavailable):
             raise
         except Exception:
             if len(lines) > 1:  # any of them may be the one that triggers it
-                return self.take_run(lines[:1], session, asked=asked)
+                return self.take_run(lines[:1], session, requested=requested)
             logger.exception("the node %s shows a fault of the gateway's; it is refused", lines[0].id)
             self._on_fault("node")
             return [NodeOutcome(reason=FAULT)]
 
-    def _take_run(self, lines: Sequence[NodeLine], session: SproutConnection, *, asked: bool) -> list[NodeOutcome]:
+    def _take_run(self, lines: Sequence[NodeLine], session: SproutConnection, *, requested: bool) -> list[NodeOutcome]:
         now = self._bus.clock()
         try:
-            first = self._check(lines[0], session, now, asked=asked)
+            first = self._check(lines[0], session, now, requested=requested)
         except _REFUSALS as error:
             return [NodeOutcome(reason=type(error).__name__)]
         if isinstance(first, NodeOutcome):
@@ -92,7 +92,10 @@ class Intake:
         checked: list[IncomingReply | NodeOutcome] = [first]
         ids = {first.line.id}
         for line in lines[1:]:
-            if line.id in ids or (found := self._replies.check_next(first, line, session, now, asked=asked)) is None:
+            if (
+                line.id in ids
+                or (found := self._replies.check_next(first, line, session, now, requested=requested)) is None
+            ):
                 break
             ids.add(line.id)
             checked.append(found)
@@ -105,7 +108,7 @@ class Intake:
         return [next(published) if isinstance(each, IncomingReply) else each for each in checked]
 
     def _check(
-        self, line: NodeLine, session: SproutConnection, now: int, *, asked: bool
+        self, line: NodeLine, session: SproutConnection, now: int, *, requested: bool
     ) -> IncomingReply | NodeOutcome:
         """The reply on *line* that may be published to its channel, or what became of any other node."""
         try:
@@ -113,16 +116,16 @@ class Intake:
         except NodeError as error:
             return NodeOutcome(reason=str(error), forged=True)
         seq = self._store.lookup(line.id, node.created)
-        if seq is not None and not (asked and self._store.entry(seq) is None):  # a damaged record is logged again
+        if seq is not None and not (requested and self._store.entry(seq) is None):  # a damaged record is logged again
             return NodeOutcome(seq)
         canonical = canonical_id(line.id, node, line.raw)
         other = "" if canonical == line.id else canonical
         if other and (seq := self._store.seq_by_canonical(other)) is not None:
             return NodeOutcome(seq)
-        if not asked and self._horizon.is_retired(node, now):
+        if not requested and self._horizon.is_retired(node, now):
             return NodeOutcome(dropped="it is older than what is kept")
         if self._bus.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
         if isinstance(node, Reply):
-            return self._replies.check(line, node, session, now, other, asked=asked)
-        return self._roots.take(line, node, session, other, asked=asked)
+            return self._replies.check(line, node, session, now, other, requested=requested)
+        return self._roots.take(line, node, session, other, requested=requested)

@@ -40,14 +40,14 @@ class ReplyIntake:
         self.publish = publisher.publish
 
     def check(
-        self, line: NodeLine, node: Reply, session: SproutConnection, now: int, canonical: str, *, asked: bool
+        self, line: NodeLine, node: Reply, session: SproutConnection, now: int, canonical: str, *, requested: bool
     ) -> IncomingReply | NodeOutcome:
         """The reply to be published, or what became of it; *canonical* is its canonical id if that is another."""
         channel = self._nodes.channel(node.community)
         self._rights.pace(session, channel or line.id)
         author, parent = self._nodes.node(node.author), self._nodes.find(node.parent)
         result = validate(node, line.raw, now, author, None if parent is None else parent.node)
-        if result.reason == EXPIRED and asked and is_presence(node):  # somebody replied to it
+        if result.reason == EXPIRED and requested and is_presence(node):  # somebody replied to it
             result = validate(node, line.raw, 0, author, None if parent is None else parent.node)
         if result is not OK:
             return refusal(result)
@@ -56,17 +56,17 @@ class ReplyIntake:
         assert isinstance(author, Identity)
         assert parent is not None
         hidden, missing = self._hidden(node.parent)
-        if missing and not asked:
+        if missing and not requested:
             return NodeOutcome(missing=(missing,))
         pairs, late = twig.decode(node.metadata.blob), node.created < now - LATE_AFTER
         reply = IncomingReply(line, node, pairs, channel, author, parent.node, parent.message, late, canonical, hidden)
-        if (outcome := self._special.take(reply, session, asked=asked)) is not None:
+        if (outcome := self._special.take(reply, session, requested=requested)) is not None:
             return outcome
         self._rights.admit(session, "publish", channel, node.author)
         return reply
 
     def check_next(
-        self, first: IncomingReply, line: NodeLine, session: SproutConnection, now: int, *, asked: bool
+        self, first: IncomingReply, line: NodeLine, session: SproutConnection, now: int, *, requested: bool
     ) -> IncomingReply | NodeOutcome | None:
         """Check a plain reply by the author of *first* to the same parent: both were looked up already.
 
@@ -84,7 +84,7 @@ class ReplyIntake:
             or node.metadata is not NO_PAIRS
             or first.line.answered != line.answered
             or first.late != (node.created < now - LATE_AFTER)
-            or (not asked and self._horizon.is_retired(node, now))
+            or (not requested and self._horizon.is_retired(node, now))
             or first.canonical
             or canonical_id(line.id, node, line.raw) != line.id
             or self._store.canonical_seq(line.id) is not None

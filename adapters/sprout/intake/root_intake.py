@@ -40,15 +40,15 @@ class RootIntake:
         self._store = nodes.store
 
     def take(
-        self, line: NodeLine, node: Identity | Community, session: SproutConnection, canonical: str, *, asked: bool
+        self, line: NodeLine, node: Identity | Community, session: SproutConnection, canonical: str, *, requested: bool
     ) -> NodeOutcome:
         """Take the *node* on *line*; *canonical* is its canonical id if that is another, else empty.
 
-        An expired identity is taken where it was *asked* for: it is needed to check what its owner signed.
+        An expired identity is taken where it was *requested*: it is needed to check what its owner signed.
         """
         self._rights.pace(session, line.id)
         author = self._nodes.node(node.author) if isinstance(node, Community) else None
-        now = 0 if asked and isinstance(node, Identity) else self._bus.clock()
+        now = 0 if requested and isinstance(node, Identity) else self._bus.clock()
         result = validate(node, line.raw, now, author, None)
         if result is not OK:
             return refusal(result)

@@ -33,7 +33,7 @@ class SpecialReplies:
         self._from_gateways = from_gateways
         self._store = nodes.store
 
-    def take(self, reply: IncomingReply, session: SproutConnection, *, asked: bool) -> NodeOutcome | None:
+    def take(self, reply: IncomingReply, session: SproutConnection, *, requested: bool) -> NodeOutcome | None:
         """What became of *reply*; None if it is plain, and to be published."""
         line, node, channel = reply.line, reply.node, reply.channel
         if self._store.canonical_seq(line.id) is not None:
@@ -47,7 +47,7 @@ class SpecialReplies:
         self._rights.admit(session, "publish", channel, node.author)
         if not is_presence(node):
             return self._from_gateways.take(reply, session)
-        if not asked:
+        if not requested:
             self._presence.receive(line, node, reply.pairs[ACTIVITY], channel, session)
             return NodeOutcome(dropped="it only announces presence")
         self._nodes.cache(line.id, node, reply.above)  # its replies become replies to its parent

@@ -68,9 +68,9 @@ def display_name(peer: Peer, title: str) -> str:
 class Mint:
     """Makes the authors and ancestors of the gateway's replies, and finds those that were made.
 
-    *on_minted(made, channel, is_community)* is called when an identity or a community is minted: listeners of *channel*
-    must get its line before all later ones, everybody else when it is signed. A conversation is not announced: a client
-    that needs the parent of a reply requests it, and one that draws no tree has no use for it.
+    *on_minted(made, channel, is_community)* is called when an identity or a community is minted. Listeners of *channel*
+    get its line before any later one; everyone else gets it when it is signed. A conversation is not announced: a
+    client that needs the parent of a reply requests it, and one that draws no tree has no use for it.
     """
 
     def __init__(

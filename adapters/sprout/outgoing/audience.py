@@ -25,8 +25,8 @@ class Audience:
     def announce_minted(self, made: PendingNode, channel: str, is_community: bool) -> None:
         """Announce a node that is being signed: in order to listeners of *channel*, to all others once it is signed.
 
-        The others are those of that moment: a connection that began meanwhile cannot have found the node. An identity
-        is announced to all, the community of *channel* to those who may know that there is such a channel.
+        The others are the connections open when signing ends, since one that was opened meanwhile cannot have found the
+        node. An identity is announced to all, the community of *channel* to those who may know that the channel exists.
         """
         listeners = {session: None for session in self.sessions if channel in session.channels}
         for session in listeners:

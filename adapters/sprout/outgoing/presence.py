@@ -1,10 +1,10 @@
 """Presence in Arbor: invisible replies to a community that say that their author is active, or inactive.
 
 Those of Arbor's authors are forwarded as they came, and announced to the other protocols. For peers of other protocols
-the gateway signs them: when they join, when they leave and every `INTERVAL`, but only while a listener on Arbor is to
-be told. Changes are collected for a second, so a peer that joins and leaves within it costs no signature. None of these
-nodes is logged, but a new subscriber is told the current ones; and one that somebody replied to is logged for the sake
-of the reply (`special_replies`).
+the gateway signs them: when they join, when they leave and every `INTERVAL`, but only while a client of Arbor listens
+for them. Changes are collected for a second, so a peer that joins and leaves within it costs no signature. None of
+these nodes is logged, but a new subscriber gets the current ones; and one that somebody replied to is logged for the
+sake of the reply (`special_replies`).
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class PresenceStatus(NamedTuple):
 class SproutPresence:
     """Forwards, keeps and signs announcements of presence.
 
-    All listeners are told or, by the mode `silent`, those that announce presence themselves: other clients display each
-    announcement as an empty message. A node that is older than the connection does not count as the client's own, since
-    all clients announce the nodes that they hold.
+    In the mode `tell` all listeners get the announcements, in the mode `silent` only those that announce presence
+    themselves: other clients display each announcement as an empty message. A node that is older than the connection
+    does not count as the client's own, since all clients announce the nodes that they hold.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class SproutPresence:
         signer: ReplySigner,
         identifier: ConnectionIdentifier,
         post: Callable[[Callable[[], None]], None],
-        tell: PresenceMode,
+        mode: PresenceMode,
         elsewhere: Callable[[bytes], None],
     ) -> None:
-        self._to_all = tell == "tell"
+        self._to_all = mode == "tell"
         self._bus = bus
         self._nodes = nodes
         self._mint = mint
@@ -93,36 +93,38 @@ class SproutPresence:
 
     # Announcements by Arbor's authors
 
-    def receive(self, line: NodeLine, node: Reply, said: bytes, channel: str, session: SproutConnection) -> None:
-        """Take the presence that a *node* announces (*said*), unless it is old, long, or made by the gateway."""
+    def receive(
+        self, line: NodeLine, node: Reply, announcement: bytes, channel: str, session: SproutConnection
+    ) -> None:
+        """Take the *announcement* of a *node*, unless it is old, too long, or made by the gateway."""
         if not line.answered and not session.announces_presence and node.created >= session.since - CLOCK_SKEW:
             session.announces_presence = True
             for each in session.channels:
                 self.joined(each, session)
-        if len(line.line) > MAX_LINE or not self._is_news(node, said, channel):
+        if len(line.line) > MAX_LINE or not self._is_news(node, announcement, channel):
             return
         peer = self._peer(node.author)
         until = self._forward(line.line, node, channel, peer, session)
         self._elsewhere(line.line)
         if session.identity is None and node.created > self._forgotten:  # an older one may be a copy
             self._identifier.identify(session, line, node, peer)
-        if said == ACTIVE:
+        if announcement == ACTIVE:
             self._bus.presence.announce_present(channel, peer, until)
         else:
             self._bus.presence.announce_absent(channel, peer)
 
-    def forward(self, line: bytes, node: Reply, said: bytes, channel: str, peer: Peer) -> None:
-        """Forward the presence of *peer* that a *node* announced at another gateway, which tells the others of it."""
-        if self._is_news(node, said, channel):
+    def forward(self, line: bytes, node: Reply, announcement: bytes, channel: str, peer: Peer) -> None:
+        """Forward the *announcement* that *peer* made by a *node* at another member, which informs other protocols."""
+        if self._is_news(node, announcement, channel):
             self._forward(line, node, channel, peer)
 
-    def _is_news(self, node: Reply, said: bytes, channel: str) -> bool:
+    def _is_news(self, node: Reply, announcement: bytes, channel: str) -> bool:
         """Whether a *node* of an author announces something, and nothing older than what is known."""
         now = self._bus.clock()
         there = self._received.get(channel)
         last = None if there is None else there.get(node.author)
         return (
-            said in (ACTIVE, INACTIVE)
+            announcement in (ACTIVE, INACTIVE)
             and now - LATE_AFTER <= node.created <= now + LATE_AFTER
             and (last is None or node.created > last.time)
             and self._mint.minted_for(node.author) is None
@@ -253,9 +255,9 @@ class SproutPresence:
             del self._announced[channel]
         return listeners + len(here)
 
-    def _write(self, peer: Peer, channel: str, said: bytes, now: int) -> PresenceStatus:
+    def _write(self, peer: Peer, channel: str, announcement: bytes, now: int) -> PresenceStatus:
         """Sign a node for *peer*, and announce it to the listeners when that is done."""
-        metadata = twig.encode({ACTIVITY: said, EXPIRATION: expiration(now + VALIDITY), INVISIBLE: b"true"})
+        metadata = twig.encode({ACTIVITY: announcement, EXPIRATION: expiration(now + VALIDITY), INVISIBLE: b"true"})
         line = self._signer.sign_presence(peer, channel, now, metadata).line
 
         def made() -> None:

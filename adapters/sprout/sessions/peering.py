@@ -254,7 +254,7 @@ class Peering(SproutSession):
             return False
 
         def on_authors(answer: _AnswerBatch, _frame: Frame) -> None:
-            answer.asked = True
+            answer.requested_by_child = True
             for id in missing:
                 self._requested_authors[id] = None  # those that it lacks are not requested again
             self._enter(answer)
@@ -284,7 +284,7 @@ class Peering(SproutSession):
     ) -> None:
         if self._request_authors(batch, partial(self._on_ancestors, gap, id, again, batch, frame)):
             return
-        batch.asked = True
+        batch.requested_by_child = True
         self._enter(batch)
         if self._request_rest(batch, partial(self._on_ancestors, gap, id, again)):
             return
@@ -300,7 +300,7 @@ class Peering(SproutSession):
 
         def on_some(answer: _AnswerBatch, frame: Frame) -> None:
             answer.cut = rest
-            answer.asked = batch.asked
+            answer.requested_by_child = batch.requested_by_child
             then(answer, frame)
 
         self.ask(codec.Query(NO_ID, some), on_some)

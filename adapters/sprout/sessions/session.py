@@ -101,11 +101,11 @@ class SproutSession(SproutConnection):
         return sessions[0]._parts.delivery.deliver(run, sessions, origins) if run else 0
 
     def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is announced later, to all
-        """Announce presence later; see `presence`."""
+        """Announce the arrival later; see `presence`."""
         self._presence.changed(channel)
 
     def peer_left(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
-        """Announce presence later, likewise."""
+        """Announce the departure later; see `presence`."""
         self._presence.changed(channel)
 
     def fits(self, message: Message) -> bool:

@@ -24,7 +24,7 @@ from gateway.core.session import Session
 from gateway.core.shared_ids import match_shared_id
 
 from .conversion import Ids, author_of, ids_of, to_bus_message
-from .validation import check, check_signature, is_late, is_signed, other_places
+from .validation import ambiguous_partitions, check, check_signature, is_late, is_signed
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
@@ -217,7 +217,7 @@ class PublishHandler:
 
         Others could split an old signed text into fields in a new way, which gives it another position.
         """
-        places = other_places(message, self._context.bus.clock())
+        places = ambiguous_partitions(message, self._context.bus.clock())
         return places is not None and all(self._is_unused(place, message) for place in places)
 
     def _is_unused(self, place: tuple[str, int], message: StreamMessage) -> bool:

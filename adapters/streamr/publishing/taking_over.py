@@ -1,4 +1,4 @@
-"""Stream messages that another gateway has kept and somebody hands over: published as its links bring them."""
+"""Signed messages that another gateway kept and `trellis sync` transfers: published as those of a link."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 OTHER_CHANNEL = "the message is for another channel"
 
 
-class _Bringer:
-    """Who hands messages over: it is the bringer's right that counts, because authors have none here."""
+class _HandoverRequester:
+    """The *caller* that transfers messages, whose rights are checked: their authors have none here."""
 
     address: str | None = None
 
@@ -33,11 +33,11 @@ class _Bringer:
         self.who = who
 
     def authenticate(self, _request: PublishRequest) -> User:
-        """The bringer."""
+        """The caller."""
         return self.user
 
     def pace_author(self, author: Peer) -> None:
-        """Do not pace *author*: the bringer is paced."""
+        """Do not pace *author*: the caller is paced."""
 
 
 def take_over(bus: Bus, handler: PublishHandler, wire: bytes, channel: str, caller: Principal, who: Peer) -> bool:
@@ -46,7 +46,7 @@ def take_over(bus: Bus, handler: PublishHandler, wire: bytes, channel: str, call
     if bus.channels.channel(NAME, channel_of(message.id.stream_id, message.id.stream_partition)) != channel:
         raise RequestError(OTHER_CHANNEL)
     refusals: list[RequestError] = []
-    taken = handler.publish(_Bringer(caller, who), PublishRequest(message=message), channel, refusals.append)
+    taken = handler.publish(_HandoverRequester(caller, who), PublishRequest(message=message), channel, refusals.append)
     if refusals:
         raise refusals[0]
     return taken is not None

@@ -35,9 +35,7 @@ def check(message: StreamMessage, now: int, partitions: int) -> None:
     if message.id.stream_partition >= partitions:
         raise invalid_message(out_of_range(message.id.stream_partition, partitions), message)
     if len(message.id.msg_chain_id) > MAX_CHAIN or not _is_text(message.id.publisher_id + message.id.msg_chain_id):
-        raise invalid_message(
-            f"A msgChainId has at most {MAX_CHAIN} characters, and no unpaired surrogates", message
-        )
+        raise invalid_message(f"A msgChainId has at most {MAX_CHAIN} characters, and no unpaired surrogates", message)
     if message.encryption_type == kinds.NONE and not jsontext.is_json(message.content):
         try:
             message.check_content()  # its error names the fault
@@ -105,8 +103,8 @@ def is_signed(message: StreamMessage) -> bool:
     return message.signature_type != kinds.UNSIGNED or bool(message.signature)
 
 
-def other_places(message: StreamMessage, now: int) -> list[tuple[str, int]] | None:
-    """The other stream partitions whose message the signed text of *message* may be; None if those cannot be told.
+def ambiguous_partitions(message: StreamMessage, now: int) -> list[tuple[str, int]] | None:
+    """The other stream partitions for which the signed text of *message* would be valid too; None if unknown.
 
     The signed text joins the fields without separators: digits at the end of the stream id, the partition, the
     timestamp and the sequence number, and then the `0x` of the publisher. The timestamp is certain if no other 13 of

@@ -11,7 +11,7 @@ import msgspec
 from gateway.adapter import WireMessage
 from gateway.core.message import REST
 
-from .messages import KINDS, PATH, Request
+from .messages import KINDS, PATH, Request, type_of
 
 Schema = dict[str, Any]
 
@@ -70,7 +70,7 @@ class RestSocket:
 def _messages() -> Iterator[WireMessage]:
     """Each message in either direction. The schemas of those of clients come from their types (`messages.py`)."""
     for kind in KINDS:
-        yield WireMessage(kind.__name__.lower(), _received(kind), (getdoc(kind) or "").partition("\n")[0], sent=False)
+        yield WireMessage(type_of(kind), _received(kind), (getdoc(kind) or "").partition("\n")[0], sent=False)
     for named, table in ((True, ANSWERS), (False, EVENTS)):
         for name, (required, optional, summary) in table.items():
             yield WireMessage(f"{name}.told", _sent(name, required, optional, named), summary, received=False)

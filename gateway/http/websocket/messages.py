@@ -19,13 +19,18 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 RequestId = int | Annotated[str, msgspec.Meta(max_length=128)] | None
 
 
-class Request(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, tag=str.lower, kw_only=True):
+def _tag(name: str) -> str:
+    """The `type` of messages of the class *name*: `subscribe` for `SubscribeCommand`."""
+    return name.removesuffix("Command").lower()
+
+
+class Request(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, tag=_tag, kw_only=True):
     """A message of a client. Every one may have a `request`."""
 
     request: RequestId = None
 
 
-class Subscribe(Request):
+class SubscribeCommand(Request):
     """Listen to a channel or to a pattern, from now on or after a sequence."""
 
     channel: str | None = None
@@ -33,14 +38,14 @@ class Subscribe(Request):
     after: Number | None = None
 
 
-class Unsubscribe(Request):
+class UnsubscribeCommand(Request):
     """Stop listening."""
 
     channel: str | None = None
     pattern: str | None = None
 
 
-class Publish(Request):
+class PublishCommand(Request):
     """Publish; answered once it is on disk. With an `idempotencyKey`, a repeated message is published once."""
 
     channel: str
@@ -48,7 +53,7 @@ class Publish(Request):
     idempotencyKey: str | None = None  # noqa: N815  # as it stands in messages
 
 
-class Direct(Request):
+class DirectCommand(Request):
     """Send to one peer in a channel."""
 
     channel: str
@@ -56,7 +61,7 @@ class Direct(Request):
     content: msgspec.Raw
 
 
-class History(Request):
+class HistoryCommand(Request):
     """Ask for a page of history: at most 32 messages; `next` of the answer says where the next page begins."""
 
     channel: str
@@ -66,17 +71,25 @@ class History(Request):
     newestFirst: bool = False  # noqa: N815
 
 
-class Presence(Request):
+class PresenceCommand(Request):
     """Ask for the peers in a channel."""
 
     channel: str
 
 
-class Ping(Request):
-    """Ask whether the gateway is there."""
+class PingCommand(Request):
+    """Ask whether the connection works."""
 
 
-KINDS: tuple[type[Request], ...] = (Subscribe, Unsubscribe, Publish, Direct, History, Presence, Ping)
+KINDS: tuple[type[Request], ...] = (
+    SubscribeCommand,
+    UnsubscribeCommand,
+    PublishCommand,
+    DirectCommand,
+    HistoryCommand,
+    PresenceCommand,
+    PingCommand,
+)
 
 
 class _Named(msgspec.Struct):
@@ -84,7 +97,13 @@ class _Named(msgspec.Struct):
 
 
 _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
-    Subscribe | Unsubscribe | Publish | Direct | History | Presence | Ping
+    SubscribeCommand
+    | UnsubscribeCommand
+    | PublishCommand
+    | DirectCommand
+    | HistoryCommand
+    | PresenceCommand
+    | PingCommand
 )
 _NAMED = msgspec.json.Decoder(_Named)
 _OTHER_ESCAPES = tuple(rb"\u" + digit.encode() for digit in "0123456789abcefABCEF")  # beginnings; none of a surrogate
@@ -96,6 +115,11 @@ class MalformedMessage(RequestError):
     def __init__(self, request: RequestId, reason: str) -> None:
         super().__init__(reason)
         self.request = request
+
+
+def type_of(kind: type[Request]) -> str:
+    """The `type` of messages of the class *kind*, as it stands in them."""
+    return _tag(kind.__name__)
 
 
 def decode(data: bytes) -> Any:
@@ -133,7 +157,7 @@ def _decode_lone_surrogates(data: bytes) -> Any:
         found = _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return None
-    if not isinstance(found, Publish | Direct):
+    if not isinstance(found, PublishCommand | DirectCommand):
         return None
     content = bytes(found.content)
     for surrogate, other in swaps:

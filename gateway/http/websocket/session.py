@@ -133,7 +133,7 @@ class WebSocketSession(Session):
 
     # Requests
 
-    def subscribe(self, request: messages.Subscribe) -> None:
+    def subscribe(self, request: messages.SubscribeCommand) -> None:
         """Listen to a channel or to a pattern."""
         selection = self._selection(request.channel, request.pattern)
         try:
@@ -151,7 +151,7 @@ class WebSocketSession(Session):
         self._answer("subscribed", request.request, **_where(selection), sequence=position)
         self._subscriptions[selection] = self._feed.add(selection, request.after)
 
-    def unsubscribe(self, request: messages.Unsubscribe) -> None:
+    def unsubscribe(self, request: messages.UnsubscribeCommand) -> None:
         """Stop listening."""
         selection = self._selection(request.channel, request.pattern)
         self.pace("")
@@ -165,7 +165,7 @@ class WebSocketSession(Session):
         self._feed.remove(self._subscriptions.pop(selection))
         self._answer("unsubscribed", request.request, **_where(selection))
 
-    def publish(self, request: messages.Publish) -> None:
+    def publish(self, request: messages.PublishCommand) -> None:
         """Publish a message, and answer once it is on disk."""
         self._check("publish", request.channel)
         content = self._content(request.content)
@@ -186,25 +186,25 @@ class WebSocketSession(Session):
             lambda: self._refuse(request.request, outcome_unknown(self.bus.ledger)),
         )
 
-    def direct(self, request: messages.Direct) -> None:
+    def direct(self, request: messages.DirectCommand) -> None:
         """Send a message to one peer in a channel."""
         self._check("direct", request.channel)
         message = Message(request.channel, self.who, REST, self._content(request.content).text)
         self.bus.send_direct(message, request.peer, partial(self._direct_answered, request, message))
 
-    def _direct_answered(self, request: messages.Direct, message: Message, delivered: int | None) -> None:
+    def _direct_answered(self, request: messages.DirectCommand, message: Message, delivered: int | None) -> None:
         if delivered:
             self._answer("delivered", request.request, id=message.id, delivered=delivered)
         else:
             self._refuse(request.request, direct_refusal(message, request.peer, delivered))
 
-    def history(self, request: messages.History) -> None:
+    def history(self, request: messages.HistoryCommand) -> None:
         """Answer with a page of history."""
         self._check("history", request.channel)
         self._charge(request.limit / PAGE)
         self._reads.add([partial(self._send_history, request)])
 
-    def presence(self, request: messages.Presence) -> None:
+    def presence(self, request: messages.PresenceCommand) -> None:
         """Answer with the peers in a channel, a part at a time; `more` is true in all parts but the last."""
         self._check("subscribe", request.channel)
         peers = self.bus.peers_in(request.channel)
@@ -212,14 +212,14 @@ class WebSocketSession(Session):
         starts = range(0, max(1, len(peers)), listing.BATCH)
         self._reads.add(partial(self._send_peers, request, peers, start) for start in starts)
 
-    def ping(self, request: messages.Ping) -> None:
-        """Answer."""
+    def ping(self, request: messages.PingCommand) -> None:
+        """Answer with `pong`."""
         self.pace("")
         self._answer("pong", request.request)
 
     # Parts of requests
 
-    def _send_history(self, request: messages.History) -> None:
+    def _send_history(self, request: messages.HistoryCommand) -> None:
         try:
             if not self.bus.allowed(self.principal, "history", request.channel):  # rights may have ended meanwhile
                 raise Forbidden("history", request.channel)
@@ -241,7 +241,7 @@ class WebSocketSession(Session):
         )
         self._send("history", request.request, body)
 
-    def _send_peers(self, request: messages.Presence, peers: list[Peer], start: int) -> None:
+    def _send_peers(self, request: messages.PresenceCommand, peers: list[Peer], start: int) -> None:
         part = peers[start : start + listing.BATCH]
         more = start + listing.BATCH < len(peers)
         shown = [views.peer(peer) for peer in part]
@@ -270,7 +270,7 @@ class WebSocketSession(Session):
             self.record_malformed()
             raise
 
-    def _idempotency_key(self, request: messages.Publish) -> str | None:
+    def _idempotency_key(self, request: messages.PublishCommand) -> str | None:
         """Return the id by which the message is found again; it is that of the same key on `POST`."""
         if (key := request.idempotencyKey) is None:
             return None
@@ -298,13 +298,13 @@ class WebSocketSession(Session):
 
 
 VERBS: Mapping[type[messages.Request], Callable[[WebSocketSession, Any], None]] = {
-    messages.Subscribe: WebSocketSession.subscribe,
-    messages.Unsubscribe: WebSocketSession.unsubscribe,
-    messages.Publish: WebSocketSession.publish,
-    messages.Direct: WebSocketSession.direct,
-    messages.History: WebSocketSession.history,
-    messages.Presence: WebSocketSession.presence,
-    messages.Ping: WebSocketSession.ping,
+    messages.SubscribeCommand: WebSocketSession.subscribe,
+    messages.UnsubscribeCommand: WebSocketSession.unsubscribe,
+    messages.PublishCommand: WebSocketSession.publish,
+    messages.DirectCommand: WebSocketSession.direct,
+    messages.HistoryCommand: WebSocketSession.history,
+    messages.PresenceCommand: WebSocketSession.presence,
+    messages.PingCommand: WebSocketSession.ping,
 }
 
 

@@ -219,7 +219,7 @@ def test_a_login_counts_at_all_gateways_and_so_does_its_end(pair: Pair) -> None:
     assert other.logouts.data() == one.logouts.data(), "both have it in their files"
     for bad in (b'{"logout": 5}', b'{"logout": "AA==", "network": "", "expires": -1}'):
         with pytest.raises(ValueError):  # noqa: PT011  # any of msgspec
-            other.hear_member(bad)
+            other.receive_from_member(bad)
 
 
 KINDS_ELSEWHERE = ["topic_relay", "streamr", "rest", "alice"]

@@ -22,6 +22,7 @@ from adapters.streamr.wire.network import NetworkType
 from adapters.streamr.wire.tracker import TRACKER
 from adapters.topic_relay.session import VERBS as TYPES
 from gateway.http.websocket.messages import KINDS as KINDS_OF_REST
+from gateway.http.websocket.messages import type_of
 from tests.server import Server
 
 NAME = re.compile(r"[\w.-]+", re.ASCII)
@@ -171,7 +172,7 @@ def test_what_is_said_in_streamr_is_what_it_says(document: Any, server: Server) 
 
 def test_what_is_said_on_the_websocket_of_rest_is_what_it_says(document: Any, server: Server) -> None:
     names = set(document["channels"]["rest_v1_ws"]["messages"])
-    assert {name for name in names if "." not in name} == {kind.__name__.lower() for kind in KINDS_OF_REST}
+    assert {name for name in names if "." not in name} == {type_of(kind) for kind in KINDS_OF_REST}
     with connect(f"ws://{server.http}/v1/ws") as socket, connect(f"ws://{server.http}/v1/ws") as other:
 
         def hear() -> Any:

@@ -74,7 +74,7 @@ def test_a_dead_letter_and_the_position_beyond_it_are_one_transaction(tmp_path: 
     assert store.load() == []
     store.put(Webhook("wh_1", "https://example.com/", "*", 1, None, 5))
     letter = DeadLetter(9, "id", "lobby", 2, 3, "it answered 500")
-    store.bury("wh_1", letter)
+    store.add_dead_letter("wh_1", letter)
     store.close()
     (found,) = WebhookStore(tmp_path).load()
     assert (found.position, found.dead_letters, found.enabled) == (9, 1, True)
@@ -103,14 +103,14 @@ def test_a_backup_has_the_webhooks_of_one_moment(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_written_loses_no_dead_letter(
     make_local: Callable[..., Any], admin_of: Callable[[Any], Admin], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury, failures = WebhookStore.bury, iter([sqlite3.OperationalError("disk I/O error")] * 3)
+    add_dead_letter, failures = WebhookStore.add_dead_letter, iter([sqlite3.OperationalError("disk I/O error")] * 3)
 
     def failing(*arguments: Any) -> None:
         if (error := next(failures, None)) is not None:
             raise error
-        bury(*arguments)
+        add_dead_letter(*arguments)
 
-    monkeypatch.setattr(WebhookStore, "bury", failing)
+    monkeypatch.setattr(WebhookStore, "add_dead_letter", failing)
     monkeypatch.setattr(courier, "RETRY_SECONDS", 0.01)
     local = make_local(auth=ADMIN, webhooks={"allow_networks": LOCAL, "attempts": 1})
     admin = admin_of(local)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapters.streamr.model.streams import MAX_PARTITIONS
-from adapters.streamr.publishing.validation import MAX_AHEAD, other_places
+from adapters.streamr.publishing.validation import MAX_AHEAD, ambiguous_partitions
 from adapters.streamr.wire.message import ETH, ETH_LEGACY, MessageID, StreamMessage
 from tests.adapters.streamr.conftest import Broker, Publisher
 
@@ -49,7 +49,7 @@ def test_every_other_way_to_split_a_signed_text_is_known(
 ) -> None:
     message = signed(stream, partition, timestamp, sequence)
     others = [each for each in split(f"{stream}{partition}{timestamp}{sequence}") if each != message.id[:4]]
-    places = other_places(message, NOW)
+    places = ambiguous_partitions(message, NOW)
     if places is None:
         return
     assert [each[:2] for each in others if each[2:] == (timestamp, sequence)] == places
@@ -60,12 +60,12 @@ def test_every_other_way_to_split_a_signed_text_is_known(
     ("stream", "others"), [("s", []), ("s-0", []), ("s-2", [("s-", 20)]), ("0xab/room-42", [("0xab/room-4", 20)])]
 )
 def test_the_place_of_most_messages_is_certain(stream: str, others: list[Any]) -> None:
-    assert other_places(signed(stream, 0, NOW, 3), NOW) == others
+    assert ambiguous_partitions(signed(stream, 0, NOW, 3), NOW) == others
 
 
 @pytest.mark.parametrize("message", [signed("s", 0, NOW, 0, ETH_LEGACY), signed("s", 0, 176_390_000_000, 12)])
 def test_what_could_be_of_another_time_is_not_certain(message: StreamMessage) -> None:
-    assert other_places(message, NOW) is None
+    assert ambiguous_partitions(message, NOW) is None
 
 
 @pytest.mark.parametrize("at_once", [False, True])
