@@ -1,13 +1,15 @@
 """Gathers what several connections publish in one turn of the event loop, by channel.
 
-A message that comes alone costs the bus twice as much as one of a run. So the messages that come alone on one channel
-in one turn of the loop become a run of several senders, and each costs as little as in a run of one sender.
+A single message costs the bus twice as much as one of a run. So the messages that arrive singly on one channel in one
+turn of the loop become a run of several senders, and each costs as little as in a run of one sender. With 100 peers on
+10 topics a CPU-second of the server makes 1.42 times as many deliveries as without gathering (decision 59).
 
 Laws of this file. The order of each connection and of each channel is that of arrival: a connection, and its sender,
-has gathered messages on one channel only, and a channel has those of one protocol; whatever would break that publishes
-first what was gathered. So does everything that depends on what was said on the channel. What comes on no connection of
-the bus (REST) has no order before it is answered, but that of its channel. Gathering ends with the turn, so it delays
-nothing: what is published in a turn is written at its end in any case (see `gateway.shells.flusher`).
+has gathered messages on one channel only, and a channel has those of one protocol; before anything would break that,
+the gathered messages are published. So they are before anything that depends on the messages of the channel. A message
+that came on no connection of the bus (REST) has no order before it is answered, except that of its channel. Gathering
+ends with the turn, so it delays nothing: what is published in a turn is written at its end in any case (see
+`gateway.shells.flusher`).
 """
 
 from __future__ import annotations

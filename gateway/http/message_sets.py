@@ -1,7 +1,8 @@
 """The sets of messages that are compared with another gateway's: read once, kept while there is memory, and continued.
 
-A thread reads and asks them, one request at a time: a million messages take some seconds to read, and a fraction of one
-to ask. A set is kept until others are asked for or memory is short, and saved for then and for the next start.
+A thread reads and queries them, one request at a time: a million messages take some seconds to read, and a fraction of
+a second to query. A set is kept until others are needed or memory is short, and is saved for the next time it is
+needed, also after a restart.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, TypeVar
 import anyio
 import anyio.to_thread
 
+from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Throttled, Unavailable
 from gateway.reconciliation.items import ItemSet
 from gateway.reconciliation.reading import read_items
@@ -42,7 +44,7 @@ class MessageSets:
         self._gateway = gateway
         self._turn = anyio.Lock()
         self._waiting = 0
-        self._sets: dict[frozenset[str], MessageSet] = {}  # the one that was used last comes last
+        self._sets = BoundedMap[frozenset[str], MessageSet](MAX_SETS)
 
     @cached_property
     def _saved(self) -> SavedSets:
@@ -52,11 +54,11 @@ class MessageSets:
     @property
     def held_size(self) -> int:
         """About how many bytes are kept."""
-        return sum(kept.items.size for kept in list(self._sets.values()))
+        return sum(kept.items.size for _, kept in list(self._sets.items()))
 
     def release_memory(self) -> None:
-        """Forget all of it; a request under way goes on with what it has."""
-        self._sets = {}
+        """Forget all sets; a request under way continues with those that it has."""
+        self._sets = BoundedMap(MAX_SETS)
 
     async def use(self, channels: frozenset[str], call: Callable[[ItemSet], T]) -> T:
         """Return what *call* makes of the messages of *channels* that are on disk; it runs in a thread.
@@ -85,26 +87,24 @@ class MessageSets:
     def _use(self, channels: frozenset[str], call: Callable[[ItemSet], T]) -> T:
         sets, index = self._sets, self._gateway.index
         level, first_kept = index.level, index.first_kept
-        kept = sets.pop(channels, None) or self._grown(sets, channels, level, first_kept)
+        kept = sets.pop(channels) or self._grown(sets, channels, level, first_kept)
         kept.remove_below(first_kept)
         self._read(kept, channels, kept.level, level)
         kept.level = level
         sets[channels] = kept
-        while len(sets) > MAX_SETS:
-            del sets[next(iter(sets))]
         if kept.unsaved >= MAX_UNSAVED:
             self._saved.save(channels, kept)
         return call(kept.items)
 
     def _grown(
-        self, sets: dict[frozenset[str], MessageSet], channels: frozenset[str], level: int, first_kept: int
+        self, sets: BoundedMap[frozenset[str], MessageSet], channels: frozenset[str], level: int, first_kept: int
     ) -> MessageSet:
         """A set that is kept or saved and has some of *channels*, with the others added; an empty one if none is."""
         some = max((each for each in sets if each < channels), key=len, default=frozenset[str]())
         if (found := self._saved.load(channels, len(some), level, first_kept)) is not None:
             some, kept = found
         else:
-            kept = sets.pop(some) if some else MessageSet()
+            kept = (sets.pop(some) if some else None) or MessageSet()
         self._read(kept, channels - some, 0, kept.level)
         return kept
 
