@@ -22,7 +22,7 @@ INTRODUCTION = """\
 # Performance
 
 Written by `make bench`; do not edit it. CONTRIBUTING.md says how to measure,
-[design.md](design.md) which goals are not reached and why.
+[goals.md](goals.md) which goals are not reached and why.
 
 Each workload puts the same load on the gateway and on what it is compared with, in turns (A B, B A, ...). The gateway
 runs as a user starts it, with its log on disk, but without rate limits. What counts is how many items (mostly
