@@ -95,7 +95,7 @@ def take_over(
         raise RequestError(OTHER_CHANNEL)
     for each in lines:
         if not parts.nodes.store.has(each.id):
-            intake.take(each, session, asked=True)
+            intake.take(each, session, requested=True)
     next_seq = log.next_seq
     taken = intake.take(line, session)
     if taken.missing:
