@@ -89,7 +89,7 @@ def _has_port(url: str) -> bool:
 
 
 class LinkSession(Session):
-    """A connection to a server that is dialled: it is read no further while nothing can be taken, so nothing is lost.
+    """A connection to a server that the gateway dials. It is not read while nothing can be taken, so nothing is lost.
 
     What arrives is handled by `take`, which may raise `RequestError` after it has changed nothing.
     """

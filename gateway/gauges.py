@@ -1,4 +1,4 @@
-"""What `/metrics` reads from the running gateway when Prometheus asks; nothing here costs anything in between."""
+"""The gauges of `/metrics`, which are read from the running gateway only when Prometheus asks."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def changes(before: Settings, after: Settings) -> dict[str, str]:
 
 
 def _follow(gateway: Gateway, found: LoadedConfiguration) -> None:
-    """Apply the configuration; nothing in here can fail."""
+    """Apply the configuration; nothing here can fail."""
     limits, before = found.settings.limits, gateway.settings.limits
     gateway.settings = found.settings
     gateway.certificate.current, gateway.certificate.fingerprint = found.tls, found.fingerprint

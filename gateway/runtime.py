@@ -237,7 +237,7 @@ class Gateway:
         self.admission = Admission(self.access, limits, self.bus, self.metrics)
 
     def charge(self, network: str, requests: float) -> None:
-        """Charge *network* for what is as much work as *requests* usual requests."""
+        """Charge *network* for work that equals *requests* usual requests."""
         if self.throttle is not None:
             self.throttle.charge(network, requests)
 

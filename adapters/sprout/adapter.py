@@ -68,7 +68,7 @@ class SproutAdapter(Adapter):
             self.channel_registered(channel)
 
     def tick(self, now: int) -> None:
-        """Announce changes of presence and what is signed, and see what retention has removed, once a second."""
+        """Announce changes of presence and signed nodes, and note what retention has removed; called once a second."""
         with suppress(Unavailable):
             self.parts.horizon.kept_since = (
                 self.services.index.kept_since(now) - LATE_AFTER

@@ -214,7 +214,7 @@ class StreamrAdapter(Adapter):
         learn(self.context, self.parts.publish_handler.positions, entries)
 
     def receive_from_member(self, data: bytes) -> None:
-        """Take what another gateway tells: a group-key message, a logout, how far a link has come that it holds."""
+        """Take what another gateway sent: a group-key message, a logout, or how far a link that it holds has come."""
         if data.startswith(b'{"logout"'):
             self.logouts.hear(data, self.bus.clock())
         elif data.startswith(b"{"):

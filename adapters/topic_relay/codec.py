@@ -53,7 +53,7 @@ class Packet:
 
     @property
     def id(self) -> str | None:
-        """The canonical id that another gateway says it has; None if it says none."""
+        """The canonical id that another gateway gave it; None if it has none."""
         id = self.fields.get(ID_KEY)
         return id if type(id) is str and is_canonical(id) else None
 

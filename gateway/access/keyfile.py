@@ -163,7 +163,7 @@ def text_of(keys: Iterable[ApiKey]) -> bytes:
 
 
 def keys_of(data: bytes) -> list[ApiKey]:
-    """The keys in the text of a key file; raises `ValueError` if it is none."""
+    """The keys in the text of a key file; raises `ValueError` if it is not one."""
     try:
         rows = json.loads(data)
         if not isinstance(rows, list):

@@ -36,7 +36,7 @@ class Right:
 
     @classmethod
     def parse(cls, text: str) -> Right:
-        """Parse `verb:pattern` or `!verb:pattern`; raises a `ValueError` that says what is wrong with it."""
+        """Parse `verb:pattern` or `!verb:pattern`; raises a `ValueError` that says what is wrong."""
         denies = text.startswith(DENY_PREFIX)
         verb, colon, pattern = text.removeprefix(DENY_PREFIX).partition(":")
         if not colon or not pattern or verb not in (*VERBS, ALL):
@@ -64,7 +64,7 @@ def denials_first(rights: Iterable[Right]) -> Rights:
 
 
 def first_match(rights: Rights, verb: str, channel: str) -> Right | None:
-    """The first of *rights* that covers *verb* on *channel*; None if there is none, which means no."""
+    """The first of *rights* that covers *verb* on *channel*; None, which refuses, if there is none."""
     for right in rights:
         if right.covers(verb, channel):
             return right

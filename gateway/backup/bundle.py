@@ -136,7 +136,7 @@ class _Members:
         self._counted = counted
 
     def member(self, name: str, entry: BackupFile | None, most: int) -> Iterator[bytes]:
-        """The content of the next member, which must be called *name*, and be as *entry* says, if there is one."""
+        """The content of the next member, which must be called *name* and, if there is an *entry*, match it."""
         self._counted.inside = name
         found = self.tar.next()
         if found is None or found.name != name or not found.isreg() or found.size > most:

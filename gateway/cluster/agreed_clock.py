@@ -1,4 +1,4 @@
-"""The time of day that a member gives what it accepts: its own clock, which counts as far as others agree.
+"""The time of day that a member gives to messages that it accepts: its own, unless the others disagree.
 
 What one member accepts moves the time of the log on for all, and it never goes back. So a clock that is ahead of all
 that others say, by more than `MAX_AHEAD`, is not believed. Others are the members, whose heartbeats tell their time,

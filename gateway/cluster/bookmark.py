@@ -11,9 +11,9 @@ from .position import Position
 
 
 class BookmarkState(TypedDict):
-    """The *place* of the last batch that the log has in the stream, and the `Position` behind it.
+    """The *place* in the stream of the last batch that the log has, and the `Position` after it.
 
-    *digest* is the CRC-32 of what the stream has there.
+    *digest* is the CRC-32 of that batch's bytes.
     """
 
     place: int

@@ -106,7 +106,7 @@ class SharedDirects:
         self._settle(outcome.id, waiting, outcome.member)
 
     def gone(self, member: str) -> None:
-        """Wait for no answer of *member*, which may have delivered what it was sent."""
+        """Stop waiting for answers of *member*, which may have delivered the messages it was sent."""
         for id, waiting in list(self._waiting.items()):
             if member in waiting.open:
                 waiting.unsure = True

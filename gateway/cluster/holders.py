@@ -33,7 +33,7 @@ class LinkHolders:
         self._begun = clock()
 
     def name(self, links: Iterable[str]) -> None:
-        """Tell the others that this member names *links*."""
+        """Tell the others that this member is configured to keep *links*."""
         self.links = sorted(links)[:MAX_LINKS]
         self.digests = [*map(digest_of, self.links)]
         self._begun = self._clock()
@@ -51,5 +51,5 @@ class LinkHolders:
 
 
 def digest_of(link: str) -> str:
-    """The digest of *link*, as members tell it."""
+    """The digest of *link*, as members send it."""
     return blake2b(link.encode(), digest_size=8).hexdigest()

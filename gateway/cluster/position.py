@@ -8,8 +8,8 @@ from .batch import NOBODY, Batch
 class Position:
     """The end of the stream so far. The next batch counts if it has the next number, and its lines follow.
 
-    So of several batches with the next number, the first in the stream counts, and all gateways ignore the others:
-    one that comes twice, one of a gateway whose turn is over, and one of a former life.
+    So of several batches with the next number, the first in the stream counts, and all gateways ignore the others: a
+    batch that comes twice, one of a gateway whose turn is over, and one of a gateway before its restart.
     """
 
     def __init__(self) -> None:

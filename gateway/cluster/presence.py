@@ -1,4 +1,4 @@
-"""Presence over all gateways of a cluster: each tells the others which peers are present at itself.
+"""Presence over all gateways of a cluster: each tells the others which peers are connected to it.
 
 Changes are numbered. A gateway that lacks one, or has just joined, asks for all present peers. The peers of a gateway
 that is gone leave. A peer that is present at two gateways leaves when it has left both.
@@ -26,7 +26,7 @@ Tell = Callable[[Signal, str], None]
 
 
 class _RemotePeers:
-    """The *peers* at another gateway, up to the change *number*, which is None if a change is lacking."""
+    """The *peers* at another gateway, up to the change *number*, which is None if a change is missing."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -93,7 +93,7 @@ class SharedPresence:
     # Taking
 
     def take_heartbeat(self, member: str, number: int) -> None:
-        """Note that *member* has told *number* changes; ask for what is lacking."""
+        """Note that *member* has sent *number* changes; ask for those that are missing."""
         if member not in self._members:
             self._members[member] = _RemotePeers()
             if number == 0:

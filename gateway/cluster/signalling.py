@@ -109,7 +109,7 @@ class Signalling:
         self._transport.tell(encode_signal(signal), to)
 
     def hear(self, data: bytes) -> None:
-        """Handle what anybody has sent to the members; it may be no signal."""
+        """Handle *data* that anybody may have sent; bytes that are not a signal are counted and ignored."""
         try:
             signal = decode_signal(data)
         except BadSignal:

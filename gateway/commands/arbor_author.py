@@ -32,7 +32,7 @@ class ArborAuthor:
         return ArborNode(forest.node_id(raw), raw)
 
     def read(self, raw: bytes) -> ReplyContent | None:
-        """What a node says, None if it is no Reply."""
+        """The text of a node; None if it is not a Reply."""
         node = forest.decode(raw)
         if not isinstance(node, Reply):
             return None

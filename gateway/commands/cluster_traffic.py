@@ -59,7 +59,7 @@ class Traffic:
             self.faults.append(f"not everybody heard message {last}")
 
     async def check(self, members: list[DemoMember]) -> None:
-        """Look for what was accepted in what was heard, and in the history of each of *members*."""
+        """Check that every accepted message was received, and is in the history of each of *members*."""
         for name, heard in self._heard.items():
             self._compare(f"what was heard at {name}", heard)
         for member in members:

@@ -79,6 +79,6 @@ def _get(settings: Settings, path: str, seconds: float) -> tuple[int, str]:
 
 
 def _cut(connected: socket.socket) -> None:
-    """End a connection, whoever waits for it."""
+    """End a connection, even if somebody waits for it."""
     with suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)

@@ -150,7 +150,7 @@ def _load(file: KeyFile) -> list[ApiKey]:
 
 
 def _rights(allow: Iterable[str], deny: Iterable[str], admin: bool) -> list[str]:
-    """Return all rules of a key; raise `typer.BadParameter` if one of them is none."""
+    """Return all rules of a key; raise `typer.BadParameter` if one of them is not a rule."""
     rights = [*allow, *([ADMIN] if admin else []), *(DENY_PREFIX + right for right in deny)]
     for right in rights:
         _check(right)

@@ -145,7 +145,7 @@ class _Transfer:
         return new
 
     def finish(self, source: Remote, target: Remote) -> int:
-        """Have *target* take what it could not take before other messages; return how many were new."""
+        """Send *target* again the messages that needed others first; return how many were new."""
         new = 0
         while waiting := sorted(self._waiting[source]):
             self._waiting[source] = []

@@ -35,7 +35,7 @@ class TokenBuckets:
         return wait
 
     def spend(self, key: str | int, amount: float) -> float:
-        """Take *amount* tokens of *key*, even if there are fewer; return the seconds until none are owed."""
+        """Take *amount* tokens of *key*, even if there are fewer; return the seconds until the debt is paid."""
         now = self._clock()
         if type(key) is str and len(key) > MAX_KEY:
             key = hash(key)

@@ -101,7 +101,7 @@ class Counters(Protocol):
         """Count a refusal, for a *reason* of which there are few; *details* are for the log, and never secret."""
 
     def id_taken(self, protocol: str) -> None:
-        """Count a message by *protocol* whose id, which another gateway gave, belongs to something else here."""
+        """Count a message by *protocol* whose id from another gateway belongs to another message here."""
 
     def overflow(self, protocol: str) -> None:
         """Count a session of *protocol* that was closed because it read too slowly."""

@@ -22,7 +22,7 @@ Answer = Callable[[int | None], None]  # told how many connections got a message
 
 
 def ignore(_receivers: int | None) -> None:
-    """The answer of a protocol that tells a sender nothing."""
+    """The answer of a protocol that does not report delivery to the sender."""
 
 
 def first_direct_number(block: int) -> int:

@@ -79,7 +79,7 @@ class Failed(RequestError):
 
 
 class Incomplete(RequestError):
-    """What was handed over refers to others that are not held; it may be handed over again after them."""
+    """A transferred message refers to others that are not held; it may be sent again after them."""
 
     def __init__(self, missing: Sequence[str]) -> None:
         super().__init__(f"it needs {' and '.join(missing)}, which this gateway does not have")

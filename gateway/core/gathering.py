@@ -78,17 +78,17 @@ class Gathering:
         run.refusals.append(refuse)
 
     def settle(self, channel: str | None = None, number: int | None = None, origin: Member | None = None) -> None:
-        """Publish what was gathered, if any of it is on *channel*, from the peer with *number* or from *origin*."""
+        """Publish the gathered messages if one is on *channel*, by the peer with *number* or from *origin*."""
         if channel in self._runs or number in self._channels or origin in self._channels:
             self.publish()
 
     def settle_key(self, key: str) -> None:
-        """Publish what was gathered, if a message with *key* is among it."""
+        """Publish the gathered messages if one has *key*."""
         if key in self._keys:
             self.publish()
 
     def publish(self) -> None:
-        """Publish what was gathered."""
+        """Publish the gathered messages."""
         runs, self._runs, self._channels, self._keys = self._runs, {}, {}, set()
         for run in runs.values():
             try:

@@ -1,4 +1,4 @@
-"""The sessions that hear a message, in groups: delivering to a whole class costs less than to each session alone."""
+"""Groups the listeners of a channel: delivering to a whole class costs less than to each session."""
 
 from __future__ import annotations
 

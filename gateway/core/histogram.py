@@ -27,5 +27,5 @@ class Histogram:
         self.sum += value
 
     def cumulative(self) -> list[int]:
-        """How many observations are at most each bound, and how many there are in all."""
+        """For each bound, the number of observations up to it; then the number of all."""
         return list(accumulate(self.cells))

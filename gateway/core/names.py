@@ -23,13 +23,13 @@ class SortedNames:
         return iter(self._sorted)
 
     def add(self, name: str) -> None:
-        """Add *name*; nothing happens if it is present."""
+        """Add *name* unless it is present."""
         if name not in self._set:
             self._set.add(name)
             insort(self._sorted, name)
 
     def discard(self, name: str) -> None:
-        """Remove *name*; nothing happens if it is absent."""
+        """Remove *name* if it is present."""
         if name in self._set:
             self._set.remove(name)
             del self._sorted[bisect_left(self._sorted, name)]

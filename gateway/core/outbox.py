@@ -69,7 +69,7 @@ class Outbox:
         return data
 
     def all_to_send(self) -> bytes | None:
-        """Take everything as one piece, if that leaves nothing else to do; None if `data_to_send` has to be called."""
+        """Take everything as one piece if nothing else is left to do; None if `data_to_send` has to be called."""
         if self._pending_count or self._streams or self._backlog or self.closing is not None or not self._queue:
             return None
         data, self._queue, self._size = self._queue, [], 0
@@ -290,7 +290,7 @@ class Outbox:
 
 
 def _forms_of_others(forms: Sequence[bytes], origins: Sequence[object]) -> dict[object, Sequence[bytes]]:
-    """By origin, those of the *forms* that it did not say itself; *origins* are those of the forms."""
+    """By origin, the *forms* that it did not publish itself; *origins* has the origin of each form."""
     if origins.count(origins[0]) == len(origins):
         return {origins[0]: ()}
     others: dict[object, list[bytes]] = {}

@@ -113,7 +113,7 @@ class Presence:
 
     @property
     def has_notices(self) -> bool:
-        """Whether somebody is still to be told of a newcomer."""
+        """Whether a session still has to be notified of a newcomer."""
         return bool(self._notices)
 
     def peers(self, channel: str) -> dict[int, Peer]:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class SharedIdMatch(NamedTuple):
-    """How a message that came with an id of another gateway compares with those that are known.
+    """The result of comparing a message that came with an id of another gateway with known messages.
 
     It may be a copy: of `original`, or of a message that has left the log. Otherwise it is to be found by `id`: the id
     that it came with or, if that belongs to another message (`is_taken`), a text that contains it.

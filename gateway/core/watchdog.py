@@ -1,4 +1,4 @@
-"""Detects what has work to do and makes no progress: a thread, a queue, or the event loop itself.
+"""Detects threads and queues that have work and make no progress, and an event loop that is stuck.
 
 Each watched object tells how much work waits and how much was done. If work waits and nothing is done for
 `STALL_SECONDS`, it is stalled: that is reported once, and shown by `stalled` until there is progress. The loop cannot
@@ -62,7 +62,7 @@ class Watchdog:
 
     @property
     def stalled(self) -> list[str]:
-        """The names of what has work to do and makes no progress."""
+        """The names of the watched objects that have work and make no progress."""
         return [name for name, watched in self._watched.items() if watched.stalled]
 
     def start(self) -> None:

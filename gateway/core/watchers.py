@@ -42,7 +42,7 @@ class Watchers:
             del self._sessions[prefix]
 
     def discard(self, session: Member) -> None:
-        """Let *session*, which has ended, watch nothing."""
+        """Remove *session*, which has ended."""
         for prefix in list(self.prefixes.get(session, ())):
             self.remove(session, prefix)
 

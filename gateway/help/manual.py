@@ -28,7 +28,7 @@ class Manual:
     """The pages in *folder*. All methods read files and take up to 0.2 s of CPU time: call them in a thread."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
-        """Find the files; nothing else can be read later, whatever is asked for."""
+        """Find the files; no request can read any other file later."""
         self._folder = folder
         found = (path.relative_to(folder) for path in folder.rglob("*") if path.suffix in (".md", PICTURES))
         self.files = frozenset(str(path) for path in found)

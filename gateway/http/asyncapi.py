@@ -17,15 +17,15 @@ _UNFIT = re.compile(r"[^A-Za-z0-9]+")
 
 
 class Described(Protocol):
-    """An adapter, or REST on its WebSocket: a protocol that can tell what is on its wires."""
+    """A protocol that can describe its messages: an adapter, or REST on its WebSocket."""
 
     @property
     def name(self) -> str:
-        """What it is called in keys."""
+        """Its name in keys of the document."""
 
     @property
     def title(self) -> str:
-        """What it is called in sentences."""
+        """Its name in sentences."""
 
     @property
     def paths(self) -> Sequence[str]:

@@ -192,7 +192,7 @@ class BulkResponse(Response):
                     await wait_until_synced(self._gateway.log, self._gateway.log.next_seq - 1)
 
     def _short(self, line: bytes | None) -> ParsedContent | Problem:
-        """Return the content of a short *line*, or the problem with it; None is one that is too long."""
+        """Return the content of a short *line*, or the problem with it; a *line* of None was too long."""
         if line is None:
             return Problem("content-too-long", TOO_LONG)
         try:

@@ -113,11 +113,11 @@ class EventSession(Session):
         ledger.when_synced(ledger.next_seq - 1, partial(super().when_written, call))
 
     def peer_joined(self, channel: str, peer: Peer) -> None:
-        """Say who came."""
+        """Queue the event `joined`."""
         self.put(_presence("joined", channel, peer, chunked=self._detached))
 
     def peer_left(self, channel: str, peer: Peer) -> None:
-        """Say who left."""
+        """Queue the event `left`."""
         self.put(_presence("left", channel, peer, chunked=self._detached))
 
     def tick(self, now: int) -> None:

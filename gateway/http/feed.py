@@ -1,4 +1,4 @@
-"""What a session hears: subscriptions, each of which misses nothing, repeats nothing and keeps the order.
+"""The subscriptions of a session: each delivers every message once, in order.
 
 A message is passed on once it is on disk, because it shows its sequence. A subscription may begin after a sequence:
 then it first gets what it missed (`gateway.http.replay`). Each remembers the last sequence that it was given, so that

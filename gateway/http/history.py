@@ -162,7 +162,7 @@ class TextQuery(HistoryQuery):
 
     @property
     def search(self) -> Search:
-        """What is searched for; raises `SearchRefused`."""
+        """The search that the parameters describe; raises `SearchRefused`."""
         end = BEYOND_ALL if self.before is None else min(self.before, BEYOND_ALL)
         newest_first = self.order == "desc"
         since, until = self.times

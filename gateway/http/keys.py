@@ -140,7 +140,7 @@ def shown(key: ApiKey, used: int | None) -> dict[str, Any]:
 
 
 def _private(value: Any, status: int = 200) -> Response:
-    """Return a JSON response that nobody keeps."""
+    """Return a JSON response that must not be cached."""
     response = views.json_response(value, status)
     response.headers["Cache-Control"] = "no-store"
     return response

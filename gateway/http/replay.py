@@ -31,7 +31,7 @@ class Gap(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some of what was missed: perhaps a gap, then messages."""
+    """A part of the missed messages, perhaps after a gap."""
 
     gap: Gap | None
     messages: list[Message]

@@ -16,7 +16,7 @@ UNREADABLE: Final = "%s is not a report: %s"
 
 
 class _CamelCase(msgspec.Struct, rename="camel"):
-    """Something whose members REST names as JavaScript does."""
+    """The base of types whose members REST names in camel case."""
 
 
 class ProtocolTraffic(_CamelCase):

@@ -94,7 +94,7 @@ def _name(message: Message) -> str:
 
 
 def parse_line(line: bytes) -> Handed:
-    """Return what *line* says; raise `Problem` if it is no message."""
+    """Parse *line*; raise `Problem` if it is not a message."""
     try:
         handed = _DECODER.decode(line)
         check(bytes(handed.content))
@@ -138,12 +138,12 @@ def _take_native(caller: Caller, handed: Handed) -> bool:
 
 
 def result(handed: Handed, new: bool) -> bytes:
-    """Return the line that tells what became of a message that was not refused."""
+    """Return the result line of a message that was not refused."""
     return b'{"id":%b,"status":"%b"}\n' % (dumps(handed.id), ACCEPTED if new else KNOWN)
 
 
 def incomplete(handed: Handed, error: Incomplete) -> bytes:
-    """Return the line that tells which messages have to be handed over before this one."""
+    """Return the result line of a message that needs others first."""
     return b'{"id":%b,"status":"incomplete","missing":%b,"detail":%b}\n' % (
         dumps(handed.id),
         dumps([*error.missing]),

@@ -65,7 +65,7 @@ def abort(client: Client) -> None:
 
 
 def refusal(error: Exception) -> str | None:
-    """What an operator has to mend if a server refuses a connection by *error*; None if it may be only for a moment."""
+    """What an operator has to correct if a server refuses a connection by *error*; None if it may be temporary."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of the server is not trusted ({error.verify_message}): see cluster.authorities"
     if isinstance(error, ssl.SSLError):

@@ -33,7 +33,7 @@ class SharedValue:
         self._wake = asyncio.Event()
 
     def put(self, data: bytes, version: int) -> None:
-        """Replace the value of that *version* by *data*; if there is another version by now, *receive* gets that."""
+        """Replace the value by *data* if its version is still *version*; *receive* gets the value in any case."""
         self._put = data, version
         self._wake.set()
 

@@ -199,7 +199,7 @@ class Membership:
 
     @property
     def trouble(self) -> str | None:
-        """Why this gateway does not accept, or is behind; None if it is only for a moment."""
+        """Why this gateway does not accept, or is behind; None if that is only for a moment."""
         status = self.transport.status()
         waited, silence = self.turn.waited, status.silence
         if waited > STALLED or silence > SILENT:

@@ -1,4 +1,4 @@
-"""Sets up the membership of a gateway in its cluster: its connection, what it shares, and what all must agree on."""
+"""Sets up the membership of a gateway in its cluster: connection, shared files, and settings that all must agree on."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class ClusterTransport(TurnTransport, Protocol):
         """The next call; None if there is none for so many *seconds*. It may raise `CannotJoin`."""
 
     def tell(self, data: bytes, to: str = "") -> None:
-        """Tell *data* to all others, or to the member *to*; it may be lost."""
+        """Send *data* to all others, or to the member *to*; it may be lost."""
 
     def status(self) -> JetStreamStatus:
         """The state of the connection and of the stream."""
@@ -124,7 +124,7 @@ class JetStreamTransport:
         self.tell(encode_signal(TurnRequest(member)))
 
     def tell(self, data: bytes, to: str = "") -> None:
-        """Tell all others *data*, or the member *to*."""
+        """Send *data* to all others, or to the member *to*."""
         self._stream.tell(data, to)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong in the background: it is counted, and the operator is told its consequence."""
+"""Reports faults in the background: counts them, and logs their consequence for the operator."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Metrics:
         self._deliveries = self.counts["deliveries"]
 
     def published(self, run: Sequence[Message], deliveries: int) -> None:
-        """A run of messages was accepted, and handed to sessions so many times."""
+        """Count a run of messages that was accepted, and its deliveries to sessions."""
         first = run[0]
         self._messages[first.protocol,] += len(run)
         self._deliveries[first.protocol,] += deliveries

@@ -105,7 +105,7 @@ class Tracing:
 
 
 def of(settings: Settings, version: str, instance: str) -> Tracing | None:
-    """The traces that *settings* ask for; None if they ask for none."""
+    """The traces that *settings* configure; None if they configure none."""
     return None if settings.tracing.endpoint is None else Tracing(settings, version, instance)
 
 

@@ -1,4 +1,4 @@
-"""A sorted set of messages, which tells the fingerprint of any range without looking at all that is in it.
+"""A sorted set of messages that computes the fingerprint of any range without reading all of it.
 
 Laws of this file. An item is `ITEM_SIZE` bytes: the place of its message (`gateway.reconciliation.wire`), then the
 sequence here. Items are kept in blocks, sorted; each block knows the sum of its ids. A million take 55 MB. Nothing
@@ -49,7 +49,7 @@ class ItemSet:
 
     @classmethod
     def of_blocks(cls, blocks: list[bytes], sums: list[int]) -> ItemSet:
-        """The set that said this of its `blocks`."""
+        """The set whose `blocks` these are."""
         made = cls()
         made._blocks, made._sums = blocks, sums
         made._firsts = [block[:ITEM_SIZE] for block in blocks]

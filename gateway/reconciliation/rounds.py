@@ -1,4 +1,4 @@
-"""What one side says in each round, given what it has and what the other side said.
+"""The message of one side in each round, given its set and the message of the other side.
 
 One side begins (`begin`) and then compares each answer (`compare`), until nothing is left to ask; it learns both
 differences. The other side only answers (`answer`). Neither keeps anything between two rounds, so a set may change
@@ -112,7 +112,7 @@ def compare(items: ItemSet, message: bytes, limit: int = MAX_MESSAGE) -> Compari
 
 
 def _agrees(items: ItemSet, begin: int, end: int, said: Payload) -> bool:
-    """Whether what the other side *said* of a range leaves nothing to ask."""
+    """Whether nothing is left to ask about a range after what the other side *said*."""
     if isinstance(said, bytes):
         return items.fingerprint(begin, end) == said
     return said is None or (len(said) == end - begin and _ids(items, begin, end) == said)

@@ -53,12 +53,12 @@ def bound_between(lower: bytes, upper: bytes) -> bytes:
 
 
 class MessageWriter:
-    """Writes a message range by range; ranges that say nothing become one, and none where nothing follows."""
+    """Writes a message range by range; ranges without payload become one, and none at the end."""
 
     def __init__(self) -> None:
         self._data = bytearray((VERSION,))
         self._time = 0  # of the bound that was written last
-        self._skipped = START  # the end of ranges that say nothing and are not written yet
+        self._skipped = START  # the end of ranges that have no payload and are not written yet
 
     @property
     def size(self) -> int:
@@ -67,7 +67,7 @@ class MessageWriter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no range says anything."""
+        """Whether the message has no range with a payload."""
         return len(self._data) == 1
 
     def add(self, upper: bytes, payload: Payload) -> None:

@@ -157,7 +157,7 @@ class Compaction:
     # Releasing facts
 
     def _exclude_in_use(self, released: dict[int, Fact]) -> None:
-        """Take out of *released* what is in use."""
+        """Remove the facts that are in use from *released*."""
         for part in _batches(released.values()):
             used = self._on_loop(partial(self._memory.in_use, part))
             for fact, is_used in zip(part, used, strict=True):

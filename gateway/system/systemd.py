@@ -1,4 +1,4 @@
-"""Tells systemd what the gateway does: sd_notify(3), for units of `Type=notify` or `notify-reload`.
+"""Notifies systemd of the gateway's state: sd_notify(3), for units of `Type=notify` or `notify-reload`.
 
 If the variable NOTIFY_SOCKET is not set, the process does not run under systemd, and every call does nothing.
 """

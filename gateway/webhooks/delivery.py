@@ -73,7 +73,7 @@ class Delivery:
         self._woken.set()
 
     def pass_by(self, end: int) -> None:
-        """Count everything up to *end* as done: nothing in it matches. Only while `idle`."""
+        """Count every message up to *end* as done, because none matches. Call this only while `idle`."""
         self.scanned = self.webhook.position = max(end, self.scanned)
 
     def stop(self) -> None:

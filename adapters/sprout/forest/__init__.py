@@ -1,1 +1,1 @@
-"""Nodes of the Arbor forest: how they are encoded, signed and checked, and what they say. Nothing here looks any up."""
+"""Nodes of the Arbor forest: how they are encoded, signed, checked and read. Nothing here looks nodes up."""

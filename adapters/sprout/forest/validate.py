@@ -1,4 +1,4 @@
-"""Validates nodes by `RULES`, each beside what the reference relay does with a node that breaks it.
+"""Validates nodes by `RULES`; each says what the reference relay does with a node that breaks it.
 
 The rules are checked in order: the node alone, then its author and signature, then its parent; so a forged
 node never causes a request for its ancestors. All nodes that are held were validated: a reply whose depth,
@@ -71,7 +71,7 @@ def validate(node: Node, raw: bytes, now_ms: int, author: Node | None, parent: N
 
 
 def _is_plain(node: Node, author: Node | None, parent: Node | None) -> bool:
-    """Whether *node* is a reply that breaks none of `RULES` if its signature is valid, as nearly all are."""
+    """Whether *node* is a reply that breaks none of `RULES` if its signature is valid, as nearly all replies are."""
     return (
         type(node) is Reply
         and node.metadata == NO_PAIRS

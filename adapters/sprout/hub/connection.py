@@ -1,4 +1,4 @@
-"""The interface of a connection for what is sent to it and taken from it; `adapters.sprout.sessions.session` has it."""
+"""The interface of a connection that the senders and takers of nodes need; `sessions.session` implements it."""
 
 from __future__ import annotations
 

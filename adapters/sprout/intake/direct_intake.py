@@ -70,7 +70,7 @@ class DirectIntake:
         return NodeOutcome(dropped=UNSTORED)
 
     def _reaches(self, message: Message, number: int) -> bool:
-        """Deliver *message* to the peer with *number*; whether that is in the channel.
+        """Deliver *message* to the peer with *number*; return whether the peer is in the channel.
 
         Another gateway of a cluster tells later what it delivered: it counts as delivered if the peer is present there.
         """

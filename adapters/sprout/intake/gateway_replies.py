@@ -16,7 +16,7 @@ from .publisher import ReplyPublisher
 
 
 class GatewayReplies:
-    """Takes replies with metadata that say nothing of directs or presence."""
+    """Takes replies with metadata that is neither about direct messages nor about presence."""
 
     def __init__(
         self, bus: Bus, nodes: NodeDirectory, mint: Mint, gateways: TrustedGateways, publisher: ReplyPublisher

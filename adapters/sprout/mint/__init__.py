@@ -1,1 +1,1 @@
-"""The nodes that the gateway makes and signs: for itself, for channels, and for what other protocols say."""
+"""The nodes that the gateway makes and signs: for itself, for channels, and for messages of other protocols."""

@@ -93,7 +93,7 @@ class OrderedDelivery:
         )
 
     def tick(self) -> None:
-        """Deliver what is signed, however little it is; called once a second."""
+        """Deliver every message that is signed, without waiting for more; called once a second."""
         for channel in list(self._queues):
             self.settle(channel)
 

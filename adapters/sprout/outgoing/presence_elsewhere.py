@@ -42,7 +42,7 @@ class PresenceElsewhere:
             self._waiting[line.id] = line, 0
 
     def tick(self) -> None:
-        """Look again for what was lacking; call this once a second."""
+        """Look again for what was missing; call this once a second."""
         for id, (line, waited) in list(self._waiting.items()):
             self._waiting.pop(id)
             with suppress(SproutError):

@@ -62,7 +62,7 @@ class _AnswerBatch(NodeBatch):
     cut: tuple[str, ...] = ()
 
     def drop(self) -> None:
-        """Take nothing of it."""
+        """Take none of its nodes."""
         self.nodes.clear()
         self.cut = ()
 

@@ -54,7 +54,7 @@ class StatusCode(IntEnum):
 
 
 class HttpRequest(ProtocolError):
-    """A client of HTTP has connected; `HTTP_ANSWER` tells its user, and the connection ends."""
+    """A client of HTTP has connected; it is answered with `HTTP_ANSWER`, and the connection ends."""
 
 
 class SproutError(RequestError):

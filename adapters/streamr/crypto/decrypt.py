@@ -247,7 +247,7 @@ class Decryptor:
             self._work(job, partial(self._keys_decrypted, publisher))
 
     def _expected(self, publisher: str, message: KeyMessage | None) -> bool:
-        """Whether *message* from *publisher* is worth decrypting; None stands for one that is encrypted as a whole."""
+        """Whether *message* from *publisher* is worth decrypting; it is None if it is encrypted as a whole."""
         match message:
             case None:
                 return any(owner.publisher == publisher for owner, _ in self._requests)

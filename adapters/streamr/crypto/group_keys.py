@@ -76,7 +76,7 @@ class KeyResponse:
 
 @dataclass(frozen=True, slots=True)
 class KeyAnnounce:
-    """Keys that nobody asked for (30): S0's announce, S2's reset, and that of version 31."""
+    """Keys that were not requested (30): S0's announce, S2's reset, and that of version 31."""
 
     stream_id: str
     keys: tuple[EncryptedGroupKey, ...]
@@ -112,7 +112,7 @@ FIELDS: Final = {
 
 
 def parse_key_message(message: StreamMessage, decrypted: str | None = None) -> KeyMessage:
-    """What a group-key *message* says; a `StreamrError` where that cannot be read.
+    """Parse the group-key *message*; raises `StreamrError` if it is malformed.
 
     *decrypted* is the content as it is after all of it was decrypted.
     """

@@ -37,7 +37,7 @@ def read_logouts(path: Path) -> list[LogoutRow]:
 
 
 class ToldLogout(msgspec.Struct):
-    """The *logout* of the token with that id, as gateways of a cluster tell it."""
+    """The *logout* of the token with that id, as gateways of a cluster send it to each other."""
 
     logout: Annotated[bytes, Meta(max_length=64)]
     network: Annotated[str, Meta(max_length=64)]
@@ -71,7 +71,7 @@ class Logouts:
             self.tell(msgspec.json.encode(ToldLogout(id, network, expires)))
 
     def hear(self, data: bytes, now: int) -> None:
-        """Record what another gateway told; raises `ValueError` if it is no logout."""
+        """Record the logout that another gateway sent; raises `ValueError` if it is not a logout."""
         told = _TOLD.decode(data)
         if told.logout not in self._ended and told.expires >= now:
             self._add(told.logout, told.network, told.expires, now)

@@ -112,7 +112,7 @@ class CoreApi:
         return {"token": key, "expires": _iso_time(self._context.bus.clock() + TOKEN_LIFE)}
 
     def login_by_password(self) -> None:
-        """There are no passwords; the last version of the reference answers the same."""
+        """Refuse a login by password, with the answer of the last version of the reference."""
         raise ApiError(404, "there are no passwords here: log in with a private key or an API key")
 
     def logout(self, caller: RestCaller) -> None:

@@ -89,7 +89,7 @@ class StreamManagement(CoreApi):
         return shown | {"config": shown["config"] | {"fields": fields}}
 
     def permissions(self, caller: RestCaller, stream: str) -> list[dict[str, Any]]:
-        """The permissions that were granted on a stream, and the operations that everybody may do there."""
+        """The permissions that were granted on a stream, and the operations that are open to everybody."""
         self._authorize_change(caller, stream, "stream_share")
         given = self._streams.permissions(stream)
         anybody = Principal(f"{NAME}:{ANONYMOUS}")

@@ -16,7 +16,7 @@ from .session import rotate
 
 
 def hear(parts: StreamrParts, data: bytes) -> None:
-    """Take a group-key message that was sent at another gateway; raises `StreamrError` if *data* is none."""
+    """Take a group-key message that was sent at another gateway; raises `StreamrError` if *data* is not one."""
     message, now = parse_message(data), parts.context.bus.clock()
     if (address := key_exchange_address(message.id.stream_id)) is not None:
         check_key_exchange(message, now)

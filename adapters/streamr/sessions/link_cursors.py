@@ -17,14 +17,14 @@ CURSORS_FILE = "streamr-links.json"
 
 
 class Cursor(NamedTuple):
-    """What has certainly been received and sent; 0 if nothing is known."""
+    """Up to where messages have certainly been received and sent; 0 if unknown."""
 
     since: int = 0  # ms since 1970: everything that was published there until then is here
     sent: int = 0  # sequence: everything that was logged here until then is there
 
 
 class _Told(msgspec.Struct):
-    """What the gateway that holds a *link* tells the others of a cluster."""
+    """The cursor that the gateway that holds a *link* sends to the others of a cluster."""
 
     link: str
     cursor: tuple[Annotated[int, Meta(ge=0, le=MAX_NUMBER)], Annotated[int, Meta(ge=0, le=MAX_SEQ)]]
@@ -52,14 +52,14 @@ class LinkCursors:
         return self._cursors.get(url, Cursor())
 
     def set(self, url: str, cursor: Cursor) -> None:
-        """Keep the *cursor* of the link to *url*, and tell it to the gateways that may hold the link later."""
+        """Keep the *cursor* of the link to *url*, and send it to the gateways that may hold the link later."""
         if cursor != self._cursors.get(url):
             self._cursors[url] = cursor
             self.on_change()
             self.tell(json.dumps({"link": url, "cursor": cursor}).encode())
 
     def hear(self, data: bytes) -> None:
-        """Take what the gateway that holds a link told of it; raises `ValueError` for anything else."""
+        """Take the cursor that the gateway that holds a link sent; raises `ValueError` for anything else."""
         told = _TOLD.decode(data)
         if told.link in self._configured:
             known = self.get(told.link)

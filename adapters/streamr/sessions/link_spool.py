@@ -64,7 +64,7 @@ class LinkSpool:
         self._returning = False  # to the cursor, at the next tick
 
     def start(self) -> None:
-        """Begin with what the log has after the cursor; without a cursor, with what is new."""
+        """Begin with the messages after the cursor; without a cursor, with new ones."""
         if not self.cursor:
             self.cursor = self._index.synced_seq
             self.caught_up = True

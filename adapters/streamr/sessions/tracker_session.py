@@ -147,7 +147,7 @@ class TrackerSession(Session):
         return super().held_size + self._name_bytes
 
     def deliver(self, message: Message) -> None:
-        """Nothing: a node listens to no channel."""
+        """Do nothing: a node listens to no channel."""
 
     def receive_eof(self) -> None:
         """The connection is closed: its neighbours get new instructions."""

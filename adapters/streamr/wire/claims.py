@@ -17,7 +17,7 @@ ASKED: Final = "trellisId"  # the parameter of a URL that asks for ids
 
 
 def without_claim(message: StreamMessage) -> tuple[StreamMessage, str | None]:
-    """*message* as its publisher made it, and the id that another gateway says it has."""
+    """*message* as its publisher made it, and the id that another gateway added."""
     claim = message.group_key_id
     if claim is None or message.encryption_type != NONE or not is_canonical(claim):
         return message, None
