@@ -43,7 +43,7 @@ OPERATIONS: Final = {
     "refused": "refused",
     "alive": "liveness",
 }
-# What has a limit: the keys of `Adapter.limits`, likewise.
+# The keys of `Adapter.limits`.
 LIMIT_NAMES: Final = {
     "content": "content of a message",
     "name": "name of a channel",

@@ -24,7 +24,7 @@ from gateway.core.shared_ids import is_canonical
 
 MAX_PACKET = 65_000
 MAX_TOPIC = 30
-ID_KEY = "trellisId"  # the member in which gateways tell each other the canonical id of a message
+ID_KEY = "trellisId"  # the member in which gateways send each other the canonical id of a message
 RESERVED_KEYS = frozenset({"type", "topic", "src", "dst", "error", ID_KEY})  # all other members are content
 WRAPPER_KEY = "json"  # the member that carries content which is no object, or has reserved keys
 NO_PEER = -1  # a destination that is a number, but cannot be a peer's

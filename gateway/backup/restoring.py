@@ -14,7 +14,7 @@ from . import bundle
 from .errors import BackupError
 from .manifest import BackupFile, Manifest
 
-SPARE_BYTES = 64 << 20  # that have to be free beside what is restored
+SPARE_BYTES = 64 << 20  # that have to be free in addition to the restored files
 
 
 def restore(path: Path, data: Path, ask: bundle.AskPassphrase) -> Manifest:

@@ -25,7 +25,7 @@ class LinkHolders:
 
     def __init__(self, me: str, roster: MemberRoster, clock: Callable[[], float], silence: Callable[[], float]) -> None:
         self.links: list[str] = []  # that this member names
-        self.digests: list[str] = []  # as members tell them
+        self.digests: list[str] = []  # as members send them
         self._me = me
         self._roster = roster
         self._clock = clock

@@ -41,7 +41,7 @@ class SharedPresence:
     def __init__(
         self, me: str, presence: Presence, tell: Tell, later: Callable[[float, Callable[[], None]], None]
     ) -> None:
-        self.number = 0  # of the last change that was told
+        self.number = 0  # of the last change that was sent
         self.ignored = 0  # peers that could not be taken
         self._me = me
         self._presence = presence

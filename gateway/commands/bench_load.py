@@ -18,7 +18,7 @@ from gateway.clients import Client, RelayClient, RestClient
 
 MOST_UNDER_WAY = 64  # publishes at a time; a gateway that takes longer gets fewer a second
 DRAIN_SECONDS = 5.0  # for the last messages to arrive
-BEHIND_SECONDS = 1.0  # of messages that were not heard yet; with more the load ends, so that it does no harm
+BEHIND_SECONDS = 1.0  # of messages that have not arrived yet; with more the load ends, so that it does no harm
 PADDING = "."
 TITLES = {"rest": "REST", "topic_relay": "WebSocket"}  # of listeners, by their protocols
 

@@ -16,7 +16,7 @@ from .cluster_parts import DemoMember
 CHANNEL = "demo/traffic"
 BEGIN = 20  # messages that each program has published before anything is killed
 PAUSE_SECONDS = 0.01  # between messages of one program
-HEARD_SECONDS = 30.0  # after the last message, until everybody has heard it
+HEARD_SECONDS = 30.0  # after the last message, until every listener has received it
 
 
 class Traffic:

@@ -161,7 +161,7 @@ async def _directs(peers: DemoPeers) -> Matrix:
     numbers = {peer.protocol: peer.number for peer in found}
     try:
         await peers.listeners["Streamr"].subscribe(f"{CHANNEL}/@{numbers['streamr']}")
-    except ValueError as fault:  # what is said to it may still arrive
+    except ValueError as fault:  # direct messages to it may still arrive
         matrix.faults.append(f"Streamr has no inbox: {fault}")
     for said_by, speaker in peers.speakers.items():
         exchanges = []

@@ -33,7 +33,7 @@ from .common import (
     visible,
 )
 
-SHOWN_FAULTS = 10  # of a file; its number of faults is always told
+SHOWN_FAULTS = 10  # of a file; its number of faults is always printed
 _LEFT_OUT = "records that are not valid were left out; all others are in the log"
 _FOREIGN = "nothing was imported: none of the {:,} lines is a record that `trellis export` wrote (the first: {})"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes

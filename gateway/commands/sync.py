@@ -18,7 +18,7 @@ from .units import seconds_of
 
 PATH: Final = "/v1/sync"
 OCTETS, JSON, NDJSON = "application/octet-stream", "application/json", "application/x-ndjson"
-MAX_ROUNDS: Final = 1_000  # another gateway could otherwise go on for ever
+MAX_ROUNDS: Final = 1_000  # another gateway could otherwise continue without end
 BATCH: Final = 128  # messages that are handed over at a time
 SHOWN: Final = 5  # refusals that are printed
 

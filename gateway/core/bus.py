@@ -69,7 +69,7 @@ class Bus:
         self.submit: Take = self.take
         self.acceptance = Acceptance(ledger)
         self._members: dict[str, dict[Member, None]] = {}
-        self._hearing: dict[str, dict[Member, None]] = {}  # of the members, those that hear of joins and leaves
+        self._hearing: dict[str, dict[Member, None]] = {}  # of the members, those that get presence notices
         self.presence = Presence(self._hearing)
         self.watchers = Watchers()
         self.tracers: dict[str, Trace] = {}  # of channels: see `trace`

@@ -18,7 +18,7 @@ DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is re
 MAX_DIRECT_IDS = 100_000
 FIRST_DIRECT_NUMBER = 1 << 43  # in ids of direct messages, in place of a sequence number; the log never reaches it
 
-Answer = Callable[[int | None], None]  # told how many connections got a message; None if that is not known
+Answer = Callable[[int | None], None]  # called with the number of connections that got a message; None if unknown
 
 
 def ignore(_receivers: int | None) -> None:

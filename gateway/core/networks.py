@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from ipaddress import IPv6Address
 
-PREFIX = 64  # bits of an IPv6 address that tell one customer from another
+PREFIX = 64  # bits of an IPv6 address that distinguish one customer from another
 
 
 @lru_cache(maxsize=4096)

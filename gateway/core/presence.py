@@ -20,7 +20,7 @@ from .member import Member
 from .message import Peer
 
 MAX_GUESTS = 1000  # of one channel; beyond it the guest with the oldest claim leaves
-MAX_ALL_GUESTS = 10_000  # of all channels together; likewise
+MAX_ALL_GUESTS = 10_000  # of all channels together
 SLICE = 256  # sessions that are notified in one turn of the loop, which may be a write for each
 NOTICES_PER_REQUEST = 8  # sessions whose notifying counts as one request: joining and leaving takes 1.5 us for each
 MAX_NOTICES = 64  # undelivered notices; beyond it the oldest is delivered at once
@@ -216,7 +216,7 @@ class Presence:
         if known and not self.contains(channel, peer.number):
             self._tell(channel, peer, joined=False)
 
-    # Called for what other gateways tell
+    # Called for signals of other gateways
 
     def appear(self, channel: str, peer: Peer) -> None:
         """Note that *peer* is in *channel* at another gateway, perhaps with another name than before."""

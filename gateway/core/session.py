@@ -39,7 +39,7 @@ class Session(Outbox, ABC):
 
     protocol: ClassVar[str]
     text: ClassVar[bool] = False  # WebSocket text messages; data is UTF-8 bytes all the same
-    echo: ClassVar[bool] = False  # whether a publisher that listens hears itself
+    echo: ClassVar[bool] = False  # whether a publisher that listens gets its own messages
     hears_presence: ClassVar[bool] = False  # whether `peer_joined` or `peer_left` does anything
 
     def __init_subclass__(cls) -> None:

@@ -40,7 +40,7 @@ PING: Final = b": ping\n\n"
 CHUNK: Final = f"{REST}/chunk"  # the name of the form of a message that detached streams share
 ENDED: Final = Close(1001, "the client has left")
 MAX_OUTBOX = 4 << 20  # bytes: twice the longest message, with as much again for its metadata
-STALLED_SECONDS = 30.0  # for a client to read what was written; then the stream is aborted
+STALLED_SECONDS = 30.0  # for a client to read a write; then the stream is aborted
 # Caches keep nothing, and proxies pass each event on at once. The connection ends with the stream: a client that
 # used it for the next request would find it closed.
 HEADERS = {"Cache-Control": "no-store", "Connection": "close", "X-Accel-Buffering": "no"}

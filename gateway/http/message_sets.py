@@ -28,8 +28,8 @@ MAX_ITEMS: Final = 2_000_000  # messages of one set, which take 110 MB
 MAX_UNSAVED: Final = 20_000  # messages; reading as many again takes a seventh of a second
 FOLDER: Final = "sync"  # in the data directory; backups leave it out
 MAX_WAITING: Final = 32  # requests that wait for the one under way
-RETRY_SECONDS: Final = 1.0  # that a client is told to wait if too many wait
-INDEX_SECONDS: Final = 10.0  # for the index to have what is on disk; it is a tenth of a second behind
+RETRY_SECONDS: Final = 1.0  # after which clients are asked to try again, if too many wait
+INDEX_SECONDS: Final = 10.0  # for the index to catch up with the disk; it is a tenth of a second behind
 TOO_MANY: Final = f"these channels have more than {MAX_ITEMS:,} messages; compare fewer channels at a time"
 
 T = TypeVar("T")

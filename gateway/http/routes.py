@@ -63,7 +63,7 @@ class ProblemRoute(APIRoute):
 
         async def strict(request: Request) -> Response:
             if not request.query_params.keys() <= set(known):
-                Caller(request.app.state.gateway, request)  # who has no valid key is told that first, and pays
+                Caller(request.app.state.gateway, request)  # no valid key: that error comes first, and costs
                 refuse_unknown(request.query_params, known)
             return await handler(request)
 

@@ -17,7 +17,7 @@ from .problems import Problem
 
 COST = 20  # requests that one search counts as
 MAX_WAITING = 32  # searches that wait for the one under way
-RETRY_SECONDS = 1.0  # that a client is told to wait if too many searches wait
+RETRY_SECONDS = 1.0  # after which clients are asked to try again, if too many searches wait
 DISABLED = "the words of messages are not indexed here; the operator sets log.search and restarts the gateway"
 
 

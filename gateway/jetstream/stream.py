@@ -81,7 +81,7 @@ class JetStream:
         self._refusals: int | None = 0  # of the first connection; None once there was one
         self._reconnects = 0
         self._stored: StoredStream | None = None
-        self._answered = time.monotonic()  # when the servers said so
+        self._answered = time.monotonic()  # when the servers answered last
         self._closed = False  # whether the client has closed the last connection, and has no other yet
 
     # Called in any thread

@@ -44,7 +44,7 @@ from .transport import TICK, Call, CannotJoin, ClusterTransport
 LEAVE_SECONDS: Final = 5.0  # to give it up
 NUMBERS: Final = 1 << 16  # peer numbers that are reserved at once, since none can be reserved while others accept
 SAVE_SECONDS: Final = 60.0
-SILENT: Final = 10.0  # seconds without an answer of the servers, also if nobody waits for one
+SILENT: Final = 10.0  # seconds without an answer of the servers, also if no request waits for one
 LAGGING: Final = 10.0  # seconds behind the cluster, after which the gateway is not ready
 KEEP_TIME: Final = "synchronise it with NTP; until then messages get the time of the other members"
 FILE: Final = "stream-position.json"  # in the data directory
@@ -85,7 +85,7 @@ class Membership:
         )
         transport.on_signal = self.signalling.hear
         self.signalling.on_heartbeat = self._compare
-        self._stray: Batch | None = None  # the last one that the log has told
+        self._stray: Batch | None = None  # the last one that was logged as a warning
         self._lag_meter = LagMeter(clock)
         self.lag = Lag(0, 0, 0.0)  # how far it is, at the last tick
         self._calls = deque[Call]()  # that wait for the turn

@@ -130,11 +130,11 @@ OUTCOMES = ("delivered", "refused", "unreachable", "gone")  # of attempts to del
 HANDED_OVER = ("accepted", "known", "refused")  # what became of messages from another gateway
 REFUSAL_REASONS = ("400", "401", "403", "404", "429", "503")
 
-# What is read when Prometheus asks: a number, or one for each combination of label values.
+# The value of a gauge when Prometheus asks: a number, or one for each combination of label values.
 Reading = float | Mapping[tuple[str, ...], float]
 Histograms = Mapping[tuple[str, ...], Histogram]
 
-MAX_CHANNELS = 10_000  # that are counted one by one; then the one that was heard of first is forgotten
+MAX_CHANNELS = 10_000  # that are counted one by one; then the oldest is forgotten
 
 
 class Metrics:

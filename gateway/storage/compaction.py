@@ -40,7 +40,7 @@ LOOP_BATCH: Final = 100  # facts that the loop decides about in one turn
 GRACE_SECONDS = 15.0  # for a message that still holds a forgotten peer, until it is decrypted, to be logged
 MAX_LAG: Final = 1_000  # records that may be read in the index's thread
 WORK_SECONDS: Final = 0.002  # between two pauses
-REST_FACTOR: Final = 4  # a pause is so many times as long as the work before it
+REST_FACTOR: Final = 4  # a pause is this many times as long as the work before it
 POLL_SECONDS: Final = 0.1  # between two checks whether the gateway stops
 
 T = TypeVar("T")

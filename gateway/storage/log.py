@@ -31,10 +31,10 @@ from .segments import Segments
 
 MAX_UNSYNCED_BYTES = 16 << 20  # may wait for the disk; beyond it publishers are not read
 CROWDED_BYTES = 4 << 20  # beyond it each publisher gets only its share, so that there is room for the others
-SLOW_BYTES, SLOW_SECONDS = 1 << 20, 0.05  # so many bytes are crowded as well if the disk takes longer than this
-LINGER_SECONDS = 0.02  # a batch may gather for so long while nobody waits for it
+SLOW_BYTES, SLOW_SECONDS = 1 << 20, 0.05  # this many bytes are crowded as well if the disk takes longer than this
+LINGER_SECONDS = 0.02  # for which a batch may gather while nothing waits for it
 RETRY_SECONDS = 1.0  # the longest pause before a failed batch is tried again
-UNCERTAIN_SECONDS = 5.0  # of failing, after which those who wait are told that the outcome is unknown
+UNCERTAIN_SECONDS = 5.0  # of failing, after which waiting requests are answered that the outcome is unknown
 
 logger = logging.getLogger(__name__)
 

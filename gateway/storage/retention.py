@@ -27,7 +27,7 @@ from .record import BadRecord
 from .segments import Fault, Segments, parse_header, verify_line
 
 MIN_FACTS_BYTES = 1 << 20  # of facts that gather before they are compacted
-MAX_FACTS_FILES = 1024  # so many files are compacted, however small they are
+MAX_FACTS_FILES = 1024  # this many files are compacted, however small they are
 
 
 class RetentionLimits(NamedTuple):

@@ -79,7 +79,7 @@ def raise_descriptors() -> int:
     """Raise the limit of open files as far as the system allows; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(OSError, ValueError):  # some systems refuse what they said is allowed
+        with suppress(OSError, ValueError):  # some systems refuse a limit that they report as allowed
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return descriptors()
 

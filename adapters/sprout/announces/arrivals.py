@@ -180,7 +180,7 @@ class Arrivals:
         batch.taken = True
         # A direct message that waited is dropped, not refused.
         self._acknowledgements.node_settled(line.id, StatusCode.OK, seq, taken=True)
-        if not seq and self._quota.is_awaited(line.id):  # not logged, so the store does not tell those that wait
+        if not seq and self._quota.is_awaited(line.id):  # not logged, so the store does not notify those that wait
             self._session.call_soon(partial(self._quota.node_arrived, line.id))
         if self._waiting:
             batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))

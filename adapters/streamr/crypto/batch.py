@@ -33,7 +33,7 @@ from adapters.streamr.wire.message import StreamMessage
 from .signing import V_EVEN, address_of_point, digests, parse_signature, recover_point, verify
 
 MIN_BATCH = 32  # signatures of a publisher; 24 cost as much as one by one
-MAX_BATCH = 512  # that are checked together: so many are looked at again where one is forged
+MAX_BATCH = 512  # that are checked together; all of them are checked again if one is forged
 WEIGHT_BYTES = 16
 LANE_BYTES = WEIGHT_BYTES + 1  # a weight's room in the one big number of `_terms_by_digit`: three times the weight fits
 ORDER: Final = mpz(0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141)  # SEC 2, section 2.4.1

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA1
 KEY_BYTES = 32  # of a group key (AES-256)
 IV_BYTES = 16
 RSA_BITS = 3072  # of the gateway's own pair: as strong as the group keys' curve; genuine clients use 4096
-MIN_RSA_BITS, MAX_RSA_BITS = 1024, 8192  # of a key that somebody asks with
+MIN_RSA_BITS, MAX_RSA_BITS = 1024, 8192  # of the key in a request
 MAX_PEM = 4096  # characters of such a key
 
 _OAEP = padding.OAEP(mgf=padding.MGF1(SHA1()), algorithm=SHA1(), label=None)

@@ -169,7 +169,7 @@ def sign(payload: str, key: PrivateKey, *, utf16: bool = False) -> str:
 def sign_message(message: StreamMessage, key: PrivateKey, *, utf16: bool = False) -> StreamMessage:
     """*message* with the signature (type ETH) of *key*, whose address must be its publisherId; *utf16* as in `sign`."""
     signed = replace(message, signature_type=ETH, signature=None, wire=None, verbatim=False)
-    signed.signature = sign(signed_payloads(signed)[0], key, utf16=utf16)  # nobody has it yet
+    signed.signature = sign(signed_payloads(signed)[0], key, utf16=utf16)  # it is used nowhere yet
     return signed
 
 

@@ -163,7 +163,7 @@ class PublishHandler:
             author = peers.identity(NAME, publisher)
             requester.pace_author(author)
             return author
-        if not publisher or requester.principal.name == LINK:  # nobody proves whom an unsigned message is by
+        if not publisher or requester.principal.name == LINK:  # nothing proves who wrote an unsigned message
             return requester.who
         for user in (requester.authenticate(request), requester.user):
             if user is not None and user.may_publish_as(publisher) and (peer := user.peer(peers)) is not None:
