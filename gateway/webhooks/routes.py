@@ -154,7 +154,7 @@ class WebhookRoutes:
         for letter in await self._administration.dead_letters(webhook, sequence - 1, 1):
             if letter.seq == sequence:
                 return letter
-        raise Problem("unknown-dead-letter", f"message {sequence} is no dead letter of {webhook.id}; GET lists them")
+        raise Problem("unknown-dead-letter", f"message {sequence} is not a dead letter of {webhook.id}; GET lists them")
 
     async def _members(self, request: Request, *names: str) -> dict[str, Any]:
         """Return the members of a JSON object with these *names*; raise `Problem` 400 or 422."""
