@@ -158,7 +158,7 @@ def unusable(data: Path, error: Exception) -> str:
     """Return why the data directory *data* cannot be used, and what to do about it."""
     reason = str(error)
     if isinstance(error, OSError) and error.strerror:
-        reason = "it is no directory" if isinstance(error, FileExistsError) else error.strerror
+        reason = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
         if error.filename not in (None, str(data)):
             reason = f"{error.filename}: {reason}"
     return f"{data} cannot be used: {reason}; choose another with --data"

@@ -132,7 +132,7 @@ def _check_reach(app: FastAPI, settings: Settings) -> None:
     if not is_local(settings.host) and not app.state.gateway.access.enabled and not settings.open_to_all:
         raise CannotStart(
             f"{settings.host} can be reached from other machines and there is no key yet: make one with "
-            "`trellis key add NAME`, or let everybody in with --open-to-all"
+            "`trellis key add NAME`, or serve everybody with --open-to-all"
         )
 
 

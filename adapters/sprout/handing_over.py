@@ -83,7 +83,7 @@ def take_over(
     line = _line(wire)
     node = _decode(line)
     if not isinstance(node, Reply):
-        raise RequestError("the node is no reply")
+        raise RequestError("the node is not a reply")
     lines = [_line(each) for each in above[:MAX_ABOVE]]
     community = parts.nodes.node(node.community) or next(
         (_decode(each) for each in lines if each.id == node.community), None

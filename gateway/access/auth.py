@@ -190,7 +190,7 @@ class Access:
         asked = _needed(verb, channel)
         if not self.enabled:
             return AccessDecision(
-                asked != "admin", "there is no key and no grant: everybody may do everything but administer"
+                asked != "admin", "there is no key and no grant: everybody may do everything except administer"
             )
         for right, source in self.rules(principal):
             if right.covers(asked, channel):

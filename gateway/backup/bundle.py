@@ -159,7 +159,7 @@ def _decrypted(counted: _Counted, ask: AskPassphrase) -> BinaryIO:
     if start.startswith(age.MAGIC):
         return io.BufferedReader(age.EncryptedReader(file, ask()), PIECE)
     if not start.startswith(GZIP):
-        raise BackupError("this is no backup of Trellis, or its first bytes are damaged")
+        raise BackupError("this is not a backup of Trellis, or its first bytes are damaged")
     return file
 
 

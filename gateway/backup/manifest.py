@@ -65,7 +65,7 @@ def decode(data: bytes) -> Manifest:
     if len(set(names)) < len(names) or any(entry.size < 0 for entry in files):
         raise BackupError("its manifest names a file twice, or with a size that cannot be")
     if "keys/gateway.json" not in names:
-        raise BackupError("its manifest names no keys/gateway.json, without which it is no gateway's")
+        raise BackupError("its manifest does not name keys/gateway.json, which every gateway has")
     return manifest
 
 

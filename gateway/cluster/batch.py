@@ -80,7 +80,7 @@ def decode_batch(data: bytes) -> Batch:
         raise BadBatch("the checksum does not agree")
     # Before it is split: 8 MiB of line feeds would be 8 million lines, which take half a second and 135 MiB.
     if int(count) * MIN_LINE > len(body) or body.count(b"\n") != int(count) or body[-1:] not in (b"", b"\n"):
-        raise BadBatch("the header says something else")
+        raise BadBatch("the header does not match")
     lines = [line + b"\n" for line in body.split(b"\n")[:-1]]
     return Batch(member.decode(), int(number), holder.decode(), int(first), lines)
 

@@ -19,8 +19,8 @@ STREAM_DAMAGED: Final = (
     "have written a batch that does not follow, which the log names: start two members (docs/how-to/cluster.md)"
 )
 STRAY: Final = (
-    "if other members go on, its sender is broken, or is a stranger with credentials of the NATS servers: stop it, and "
-    "give the members other ones. If this gateway ends because of it, the stream lacks something"
+    "if other members continue, its sender is faulty, or is not a member and has credentials of the NATS servers: stop "
+    "it, and give the members other credentials. If this gateway ends because of it, the stream lacks something"
 )
 QUIET: Final = "no other member passes the turn on, or the servers have no quorum"
 ELSEWHERE: Final = "another gateway accepts now; try again in a moment"

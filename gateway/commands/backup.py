@@ -63,7 +63,7 @@ def backup(
     passphrase = _passphrase(passphrase_file, again=True) if encrypt or passphrase_file is not None else None
     machine.raise_descriptors()
     if not file.absolute().parent.is_dir():
-        raise CommandError(f"{file.parent} is no directory; make it, or name the file in another one")
+        raise CommandError(f"{file.parent} is not a directory; make it, or name the file in another one")
     try:
         manifest = _write(file.absolute(), settings, _outside(settings, config), passphrase, index=index)
     except (OSError, sqlite3.Error, ValueError, KeyError) as error:

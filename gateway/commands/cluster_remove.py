@@ -41,7 +41,7 @@ def remove(
     if not cluster.url:
         raise CommandError("no cluster is configured (cluster.url); name a member's configuration with --config")
     if NAME.fullmatch(name) is None:
-        raise CommandError(f"{name!r} is no name of a gateway")
+        raise CommandError(f"{name!r} is not a name of a gateway")
     position = asyncio.run(remove_from(cluster, name))
     show({"removed": name, "position": position}, as_json, f"{name} is removed from the cluster {cluster.name}")
 

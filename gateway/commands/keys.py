@@ -44,7 +44,7 @@ def add(
     ] = None,
     deny: Annotated[
         list[str] | None,
-        typer.Option(metavar="VERB:PATTERN", help="A right that it never has, whatever --allow says. Can be repeated."),
+        typer.Option(metavar="VERB:PATTERN", help="A right that it never has, even with --allow. Can be repeated."),
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Also allow it to administer every channel.")] = False,
     expires: Annotated[

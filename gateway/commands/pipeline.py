@@ -41,7 +41,7 @@ Warehouse = Annotated[
         envvar="TRELLIS_WAREHOUSE", help="The directory of the tables, as for the gateway, or s3a://BUCKET/PREFIX."
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Process what is pending, then exit (the default).")]
+Once = Annotated[bool, typer.Option("--once", help="Process the pending records, then exit (the default).")]
 Follow = Annotated[bool, typer.Option("--follow", help="Continue until stopped.")]
 Interval = Annotated[float, typer.Option(min=0, help="Seconds between two polls for new records.")]
 Master = Annotated[str, typer.Option(help="local[N] or spark://HOST:PORT.")]

@@ -124,7 +124,9 @@ class _Transfer:
             report.rounds += 1
             report.sent += len(message)
             report.received += len(answer)
-        raise CommandError(f"the comparison has not ended after {MAX_ROUNDS} rounds; what was found is exchanged")
+        raise CommandError(
+            f"the comparison has not ended after {MAX_ROUNDS} rounds; the messages found so far are exchanged"
+        )
 
     def hand_over(self, ids: list[str], source: Remote, target: Remote) -> int:
         """Have *target* take the messages with these *ids* from *source*; return how many were new."""

@@ -32,7 +32,7 @@ class Sample(NamedTuple):
 
 def top(
     interval: Annotated[float, typer.Option(min=1, max=60, help="Seconds between two looks.")] = 2.0,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks.  [default: at Ctrl-C]")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after this many updates.  [default: at Ctrl-C]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each look as JSON, one a line.")] = False,
     gateway: Url = DEFAULT_URL,
     key: Key = None,

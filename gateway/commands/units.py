@@ -34,5 +34,5 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 def seconds_of(text: str) -> int:
     """Return the seconds that *text* such as `12h` means; raise `ValueError` if it is not a duration."""
     if (match := _DURATION.fullmatch(text)) is None:
-        raise ValueError(f"{text!r} is no duration such as 90s, 10m, 12h, 7d or 2w")
+        raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 12h, 7d or 2w")
     return int(match[1]) * _SECONDS[match[2]]

@@ -334,7 +334,7 @@ class Bus:
                 session.tick(now)
             except Exception:  # a bug in one session must not stop the rest
                 logger.exception("a connection failed; the others go on")
-                session.close(1011, "something is wrong with the gateway; its log says more")
+                session.close(1011, "the gateway has a fault; its log says more")
 
     def wait_for_log(self, session: Member) -> None:
         """Wake *session* when the log accepts messages again; nothing happens if it does now."""

@@ -22,7 +22,7 @@ from .errors import Failed, RequestError
 from .member import Member
 from .message import Message
 
-FAILED = "something is wrong with the gateway; its log says more"
+FAILED = "the gateway has a fault; its log says more"
 
 logger = logging.getLogger(__name__)
 

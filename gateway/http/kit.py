@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.monitoring.metrics import Metrics
 
 BODY_CUT_OFF = "the body was cut off"
-INTERNAL_ERROR = "something is wrong with the gateway; its log says more"
+INTERNAL_ERROR = "the gateway has a fault; its log says more"
 
 logger = structlog.get_logger("trellis")
 

@@ -121,7 +121,7 @@ def accepts_gzip(accepted: str) -> bool:
 
 
 def _weights(header: str) -> dict[str, float]:
-    """Return the weight of each name in *header*; one that is no number counts as 0."""
+    """Return the weight of each name in *header*; one that is not a number counts as 0."""
     found = {}
     for part in header.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))

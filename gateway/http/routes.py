@@ -24,7 +24,7 @@ STRICT = "/v1/"  # below it, a parameter that the route does not have is refused
 TAGS = {"/v1/webhooks": "webhooks", "/v1/": "REST", "": "operations"}  # by the beginning of a path
 MAX_INTEGER = 1 << 62  # the highest sequence or number that a request may name
 
-After = Annotated[int, Query(ge=0, le=MAX_INTEGER, description="Only what has a higher sequence.")]
+After = Annotated[int, Query(ge=0, le=MAX_INTEGER, description="Only messages with a higher sequence.")]
 
 PROBLEM = {
     "description": "What is wrong, and what to do about it.",

@@ -19,7 +19,7 @@ MAX_SELECTED = 100  # channels and patterns of one event stream
 
 NOTHING_SELECTED = "name what to listen to: `channels=a,b` or `channels=news/*`"
 TOO_MANY = f"an event stream has at most {MAX_SELECTED} channels and patterns; open another one"
-NO_PATTERN = "%s is no pattern: it is the beginning of names and a star, `news/*`"
+NO_PATTERN = "%s is not a pattern: that is the beginning of names and a star, `news/*`"
 AMBIGUOUS = "%s is neither a name nor a pattern, which ends with its only star; give a name with a star as `channel=`"
 
 

@@ -99,7 +99,7 @@ def parse_line(line: bytes) -> Handed:
         handed = _DECODER.decode(line)
         check(bytes(handed.content))
     except (ValueError, RecursionError) as error:
-        raise Problem("malformed-content", f"the line is no message of another gateway: {error}") from None
+        raise Problem("malformed-content", f"the line is not a message of another gateway: {error}") from None
     if len(handed.content) > MAX_CONTENT:
         raise Problem("content-too-long", TOO_LONG)
     return handed
@@ -132,7 +132,9 @@ def take(caller: Caller, handed: Handed) -> Message | bool:
 def _take_native(caller: Caller, handed: Handed) -> bool:
     adapter = _adapter(caller.gateway, handed.protocol)
     if adapter is None or handed.wire is None:
-        raise Problem("request-refused", f"{handed.protocol!r} is no protocol here whose messages can be handed over")
+        raise Problem(
+            "request-refused", f"{handed.protocol!r} is not a protocol here whose messages can be transferred"
+        )
     needs = [each.encode() for each in handed.needs]
     return adapter.take_over(handed.wire.encode(), needs, handed.channel, caller.principal, caller.who)
 

@@ -55,7 +55,9 @@ def parse_cursor(text: str | None) -> TimeCursor | None:
 
 def _duration(text: str) -> int:
     if (match := _DURATION.fullmatch(text)) is None:
-        raise Problem("invalid-parameter", f"since: {shortened(text)} is no duration such as 90s, 10m, 12h, 7d or 2w")
+        raise Problem(
+            "invalid-parameter", f"since: {shortened(text)} is not a duration such as 90s, 10m, 12h, 7d or 2w"
+        )
     return int(match[1]) * UNITS[match[2]]
 
 

@@ -82,7 +82,7 @@ def item_of(seq: int, line: bytes) -> bytes:
     except msgspec.DecodeError:  # a lone surrogate, as the general reader takes it
         message = decode(line)
         if not isinstance(message, Message):
-            raise BadRecord("it is no message") from None
+            raise BadRecord("it is not a message") from None
         found = _Ids(message.id, message.time, message.timestamp, message.ids)
     ids = found.ids
     if found.native:

@@ -136,7 +136,7 @@ async def open_websocket(stream: ByteStream, url: str, turns: InputTurns | None 
                 protocol.receive_eof()
                 raise
             if protocol.handshake_exc is not None:
-                raise ConnectionRefusedError(f"it is no WebSocket: {protocol.handshake_exc}")
+                raise ConnectionRefusedError(f"it is not a WebSocket: {protocol.handshake_exc}")
     except BaseException:
         with anyio.CancelScope(shield=True):
             await anyio.aclose_forcefully(stream)

@@ -89,7 +89,7 @@ class FactIndex:
         """Raise `sqlite3.DatabaseError` where the tables may hold facts that compaction has dropped since."""
         fronts = self._tables.meta(FRONT), self._tables.meta(COMPACTING)
         if self._tables.meta("applied") and self._front not in fronts:
-            raise sqlite3.DatabaseError("the index is older than what was compacted")
+            raise sqlite3.DatabaseError("the index is older than the compaction")
 
     @property
     def _front(self) -> int:

@@ -381,7 +381,7 @@ def addresses_of(text: str) -> dict[str, str]:
     """The addresses in a row of `channels`; raises `ValueError` if the row is damaged."""
     addresses = loads(text)
     if type(addresses) is not dict or not all(type(each) is str for each in addresses.values()):
-        raise ValueError(f"these are no addresses: {text!r}")
+        raise ValueError(f"these are not addresses: {text!r}")
     return addresses
 
 

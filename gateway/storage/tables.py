@@ -120,7 +120,7 @@ class Tables:
         """A number that the index keeps about itself, 0 if it has none; raises `sqlite3.Error` if it is unreadable."""
         row = self._write.execute(META_VALUE, (key,)).fetchone()
         if row is not None and type(row[0]) is not int:
-            raise sqlite3.DatabaseError(f"{key} is no number")
+            raise sqlite3.DatabaseError(f"{key} is not a number")
         return 0 if row is None else row[0]
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:

@@ -164,7 +164,7 @@ class WebhookRoutes:
             except ValueError as error:
                 raise Problem("malformed-content", f"the body is not one JSON value: {error}") from None
         if type(given) is not dict:
-            raise Problem("invalid-webhook", f"the body is no JSON object with {', '.join(names)}")
+            raise Problem("invalid-webhook", f"the body is not a JSON object with {', '.join(names)}")
         for name, value in given.items():
             if name not in names:
                 raise Problem("invalid-webhook", f"{shortened(name)} is not one of {', '.join(names)}")
@@ -208,7 +208,7 @@ def _url_fault(url: str) -> str | None:
     except ValueError as error:
         return str(error)
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        return "it is no https URL"
+        return "it is not an https URL"
     if parts.username is not None or parts.password is not None or parts.fragment:
         return "it has a user, a password or a fragment; put what authorizes it into the path or the query"
     return None

@@ -106,7 +106,7 @@ async def test_presence(room: Room) -> None:
     if room.listener.departures:
         assert await room.is_told(peer) is False
     assert await room.heard() == []
-    assert told.empty(), "everything is told once, and it is no message"
+    assert told.empty(), "everything is told once, and it is not a message"
     await room.listener.leave(room.channel)
     peer = await room.arrive()
     await room.listener.subscribe(room.channel)

@@ -219,7 +219,7 @@ def test_what_is_no_relay_is_said_to_be_none(start: Start, tmp_path: Path) -> No
     env = {"TRELLIS_TOPIC_RELAY__PEERS": json.dumps([{"url": url, "channels": ["a"]}])}
     with Server(tmp_path / "y", env=env) as server:
         until(lambda: links(server)[0]["error"])
-        assert links(server)[0]["error"].startswith("it is no WebSocket: ")
+        assert links(server)[0]["error"].startswith("it is not a WebSocket: ")
         assert links(server)[0]["state"] == "waiting"
 
 

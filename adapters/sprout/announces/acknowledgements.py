@@ -113,6 +113,6 @@ class Acknowledgements:
             self._session.bus.ledger.when_synced(
                 self._statuses_seq,
                 partial(self._session.statuses, promised),
-                partial(self._session.close, 1011, "the log cannot be written; nobody knows what will be in it"),
+                partial(self._session.close, 1011, "the log cannot be written; it is unknown what will be in it"),
                 hurry=not self._session.more_follows,
             )

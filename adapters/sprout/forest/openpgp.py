@@ -215,7 +215,7 @@ class _PublicPart(NamedTuple):
         try:
             return rsa.RSAPublicNumbers(self.exponent, self.modulus).public_key()
         except ValueError:
-            raise OpenPGPError("numbers that are no RSA key") from None
+            raise OpenPGPError("numbers that are not an RSA key") from None
 
 
 def _read_public_part(body: bytes) -> _PublicPart:
@@ -245,7 +245,7 @@ def _read_secret(body: bytes) -> rsa.RSAPrivateKey:
         crt = rsa.rsa_crt_dmp1(d, p), rsa.rsa_crt_dmq1(d, q), rsa.rsa_crt_iqmp(p, q)
         return rsa.RSAPrivateNumbers(p, q, d, *crt, public.key().public_numbers()).private_key()
     except (ValueError, ZeroDivisionError):
-        raise OpenPGPError("numbers that are no RSA key") from None
+        raise OpenPGPError("numbers that are not an RSA key") from None
 
 
 def _write_secret(key: rsa.RSAPrivateKey) -> bytes:

@@ -59,7 +59,7 @@ def _to_bytes(key: str) -> bytes:
     try:
         raw = key.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise TwigError("a TWIG key that is no text") from None
+        raise TwigError("a TWIG key that is not text") from None
     if _canonical(raw) != key:
         raise TwigError("a TWIG version with leading zeros")
     return raw

@@ -260,7 +260,7 @@ RULES: Final = (
     NodeRule("a reply is at depth 0",                _REPLY,    _S, lambda c: c.node.depth > 0),
     NodeRule("a conversation within another",        _REPLY,    _S, lambda c: c.node.depth != 1 or not c.in_thread),
     NodeRule("a deep reply in no conversation",      _REPLY,    _D, lambda c: c.node.depth <= 1 or c.in_thread),
-    NodeRule("the content is not the TWIG it says",  _REPLY,    _S, lambda c: _is_readable(c.node.content)),
+    NodeRule("the content is declared to be TWIG, and is not",  _REPLY,    _S, lambda c: _is_readable(c.node.content)),
     NodeRule("the key cannot be used",               _IDENTITY, _S, _has_key),
     NodeRule("the author is not an identity",        _AUTHORED, _S, lambda c: type(c.author) is Identity, "author"),
     NodeRule(FORGED,                                 _ALL,      _S, lambda c: c.is_signed, "author"),

@@ -123,7 +123,7 @@ class Intake:
         if other and (seq := self._store.seq_by_canonical(other)) is not None:
             return NodeOutcome(seq)
         if not requested and self._horizon.is_retired(node, now):
-            return NodeOutcome(dropped="it is older than what is kept")
+            return NodeOutcome(dropped="it is older than the messages that are kept")
         if self._bus.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
         if isinstance(node, Reply):

@@ -52,7 +52,7 @@ class ReplyIntake:
         if result is not OK:
             return refusal(result)
         if channel is None:
-            return NodeOutcome(reason="its community is no channel")
+            return NodeOutcome(reason="its community is not a channel")
         assert isinstance(author, Identity)
         assert parent is not None
         hidden, missing = self._hidden(node.parent)

@@ -165,7 +165,7 @@ class Parser:
             words = line.split()
             if words and words[0] in VERBS:
                 self._open = None
-                raise SproutError("fewer lines than the count says", message_id=open.answer_to)
+                raise SproutError("fewer lines than the count", message_id=open.answer_to)
             open.add(line, words)
             lines.popleft()
             if not open.left:

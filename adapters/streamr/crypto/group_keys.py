@@ -132,7 +132,7 @@ def parse_key_message(message: StreamMessage, decrypted: str | None = None) -> K
         case kinds.GROUP_KEY_ERROR_RESPONSE:
             code, text = _some_text(get("code")), _some_text(get("message"))
             return KeyRefusal(_id(get("requestId") or ""), _stream(values), code, text, _ids(get("groupKeyIds")))
-    raise StreamrError(f"{message.message_type} is no message of the key exchange")
+    raise StreamrError(f"{message.message_type} is not a message of the key exchange")
 
 
 def parse_new_key(text: str) -> EncryptedGroupKey:

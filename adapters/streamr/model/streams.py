@@ -65,7 +65,7 @@ class ConfiguredStream(BaseModel):
     require_signed_data: bool = False
     require_encrypted_data: bool = False
     decrypt: bool = Field(False, description="The gateway asks for group keys, and bridges the plain text.")
-    public: bool = Field(False, description="Every Streamr user may subscribe, whatever `auth` says.")
+    public: bool = Field(False, description="Every Streamr user may subscribe, even without a right by `auth`.")
 
     @model_validator(mode="before")
     @classmethod

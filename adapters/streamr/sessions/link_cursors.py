@@ -80,5 +80,5 @@ def read_cursors(path: Path) -> dict[str, Cursor]:
         return {str(url): Cursor(int(since), int(sent)) for url, (since, sent) in json.loads(data)["cursors"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SecretFileError(
-            f"{path} holds no cursors of links ({error}); move it away, and links begin with what is new"
+            f"{path} holds no cursors of links ({error}); move it away, and links begin with new messages"
         ) from None

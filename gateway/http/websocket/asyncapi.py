@@ -38,7 +38,7 @@ ANSWERS: Final[dict[str, tuple[Schema, Schema, str]]] = {
     "subscribed":   ({"sequence": NUMBER}, WHERE, "Where a subscription begins"),
     "unsubscribed": ({}, WHERE, "A subscription ended"),
     "published":    (RECEIPT, {}, "A message is on disk"),
-    "delivered":    ({"id": TEXT, "delivered": NUMBER}, {}, "A direct message was handed to so many connections"),
+    "delivered":    ({"id": TEXT, "delivered": NUMBER}, {}, "A direct message was delivered to this many connections"),
     "history":      ({"channel": TEXT, "messages": OBJECTS, "next": {"type": ["integer", "null"]}}, {}, "A page"),
     "presence":     ({"channel": TEXT, "peers": OBJECTS, "more": FLAG}, {}, "A part of the peers in a channel"),
     "pong":         ({}, {}, "The gateway is there"),

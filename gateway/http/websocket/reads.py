@@ -73,7 +73,7 @@ class Reads:
             session.close(1011, str(error))
         except Exception:  # a bug in one session must not affect the others
             logger.exception("a connection failed; the others go on")
-            session.close(1011, "something is wrong with the gateway; its log says more")
+            session.close(1011, "the gateway has a fault; its log says more")
         else:
             session.stream(self._when_read())
 

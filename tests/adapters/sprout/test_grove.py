@@ -112,7 +112,7 @@ def test_valid_nodes_that_are_not_kept_are_reported_apart(
         [
             Flaw(presence.split(" ")[0], "it only announces presence"),
             Flaw(direct.split(" ")[0], "a direct message is never stored"),
-            Flaw(old.split(" ")[0], "it is older than what is kept"),
+            Flaw(old.split(" ")[0], "it is older than the messages that are kept"),
         ]
     )
 
@@ -130,7 +130,7 @@ def test_ancestors_of_kept_nodes_are_kept(make_place: Callable[..., Any], alice:
     folder = write(tmp_path / "grove", alice.identity, bob.identity, community, *old, presence, *good, alone)
     report = place.adapter.files().read([folder], place.settle)
     assert (report.done, report.known, report.flaws) == (8, 0, [])
-    assert report.unkept == [Flaw(alone.split(" ")[0], "it is older than what is kept")]
+    assert report.unkept == [Flaw(alone.split(" ")[0], "it is older than the messages that are kept")]
     assert load(place, community) == {line.split(" ")[0] for line in (*old, presence, *good)}
     assert place.adapter.files().read([folder], place.settle).known == 8
 

@@ -110,7 +110,7 @@ def test_the_damaged_file_is_named(tmp_path: Path) -> None:
     ("change", "why"),
     [
         ({"format": 2}, "its format is 2"),
-        ({"files": []}, "names no keys/gateway.json"),
+        ({"files": []}, "does not name keys/gateway.json"),
         ({"files": [{"name": "keys/../../etc/passwd", "size": 1, "sha256": ""}]}, "that no backup has"),
         ({"files": [{"name": "/etc/passwd", "size": 1, "sha256": ""}]}, "that no backup has"),
         ({"files": [{"name": "keys/a", "size": 1, "sha256": ""}] * 2}, "a file twice"),
@@ -218,7 +218,7 @@ def test_a_file_with_a_long_name_is_restored(tmp_path: Path) -> None:
 
 def test_something_else_is_no_backup(tmp_path: Path) -> None:
     (tmp_path / "backup").write_text("hello")
-    with pytest.raises(BackupError, match="this is no backup of Trellis"):
+    with pytest.raises(BackupError, match="this is not a backup of Trellis"):
         read(tmp_path / "backup", ask, skip)
 
 

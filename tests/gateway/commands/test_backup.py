@@ -216,5 +216,5 @@ def test_what_cannot_be_backed_up_is_said_and_nothing_is_left(tmp_path: Path) ->
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     KeyFile(tmp_path / "data/keys/api-keys.json").add("ada")
-    with pytest.raises(OperatorError, match=r"nowhere is no directory; make it"):
+    with pytest.raises(OperatorError, match=r"nowhere is not a directory; make it"):
         trellis("backup", tmp_path / "nowhere/monday.trellis", "--data", tmp_path / "data")

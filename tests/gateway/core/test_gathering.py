@@ -174,7 +174,7 @@ def test_a_bug_that_is_met_at_the_end_of_the_turn_is_told_to_all_whom_it_concern
     room.say(2, b"3", "hall")
     room.end_turn()
     assert (room.runs, [content for content, _ in room.refused]) == ([[b"3"]], [b"1", b"2"])
-    assert "something is wrong with the gateway" in room.refused[0][1]
+    assert "the gateway has a fault" in room.refused[0][1]
 
 
 def test_messages_that_were_taken_together_are_accepted_together(room: Room) -> None:

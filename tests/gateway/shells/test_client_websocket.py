@@ -118,7 +118,7 @@ def test_a_message_that_is_too_long_ends_the_connection(server: Server, place: P
 
 def test_a_refused_handshake_says_why(server: Server) -> None:
     async def scenario() -> None:
-        with pytest.raises(ConnectionRefusedError, match=r"it is no WebSocket: .*403"):
+        with pytest.raises(ConnectionRefusedError, match=r"it is not a WebSocket: .*403"):
             await dial(server, "/forbidden")
 
     anyio.run(scenario)

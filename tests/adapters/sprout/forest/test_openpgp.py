@@ -347,7 +347,7 @@ def primary_with(modulus: int, exponent: int) -> bytes:
         (primary_with((1 << 1023) - 1, 65537), "a key of another size"),
         (primary_with((1 << 8193) - 1, 65537), "a key of another size"),
         (primary_with((1 << 2048) - 1, (1 << 24) + 1), "a key of another size"),
-        (primary_with((1 << 2048) - 1, 2), "numbers that are no RSA key"),
+        (primary_with((1 << 2048) - 1, 2), "numbers that are not an RSA key"),
         (b"\xc6\xe1x", "a packet without a length"),
         (b"\x9bx", "a packet without a length"),
         (b"\xc6\x05x", "a packet that is cut off"),
@@ -371,7 +371,7 @@ def test_invalid_key_files_are_refused() -> None:
         (key_of("alice").public_key, "not a secret key"),
         (repacked(file, {packets.SECRET_KEY: public + b"\xfe\x09"}), "a secret key that is locked by a passphrase"),
         (repacked(file, {packets.SECRET_KEY: broken}), "a secret key that is damaged"),
-        (repacked(file, {packets.SECRET_KEY: public + ones + b"\0\x08"}), "numbers that are no RSA key"),
+        (repacked(file, {packets.SECRET_KEY: public + ones + b"\0\x08"}), "numbers that are not an RSA key"),
         (repacked(file, {packets.SIGNATURE: None}), "a key without a user id of its own"),
     ]:
         with pytest.raises(OpenPGPError, match=reason):

@@ -165,7 +165,7 @@ BREAKING: dict[str, list[Node]] = {
     "a reply is at depth 0": [replace(TOP, depth=0)],
     "a conversation within another": [replace(TOP, conversation=DEEP.conversation)],
     "a deep reply in no conversation": [replace(DEEP, conversation=NULL_ID)],
-    "the content is not the TWIG it says": [
+    "the content is declared to be TWIG, and is not": [
         replace(TOP, content=Content(blob, TWIG)) for blob in (b"x", b"no version\0v", b"key/1")
     ],
     "the key cannot be used": [replace(IDENTITY, public_key=b"")],

@@ -101,7 +101,7 @@ def test_other_protocols_see_an_author_join_and_leave(
     assert watcher.seen == [("+", alice.id)], "once"
     announce(line, word(alice, lobby, INACTIVE))
     assert watcher.seen == [("+", alice.id), ("-", alice.id)]
-    assert not watcher.heard, "it is no message"
+    assert not watcher.heard, "it is not a message"
 
 
 def test_presence_is_forwarded_verbatim_and_not_stored(place: Any, lobby: str, alice: Any, announce: Any) -> None:
