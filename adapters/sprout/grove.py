@@ -153,10 +153,10 @@ class Groves(ProtocolFiles):
             flaws[:] = unkept
         return report
 
-    def _take(self, session: SproutSession, settle: Callable[[], None], line: NodeLine, asked: bool) -> NodeOutcome:
+    def _take(self, session: SproutSession, settle: Callable[[], None], line: NodeLine, requested: bool) -> NodeOutcome:
         while True:
             try:
-                return self._intake.take(line, session, asked=asked)
+                return self._intake.take(line, session, requested=requested)
             except Unavailable:
                 settle()
 
