@@ -269,7 +269,7 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
         assert transport.paused
 
         http, _ = await http_connection(app, sock)
-        http.gateway = SimpleNamespace(admission=let_in, budget=read_pacer.budget, bus=bus, proxies=TrustedProxies(()))  # type: ignore[assignment]
+        http.gateway = SimpleNamespace(admission=let_in, budget=read_pacer.budget, bus=bus, proxies=TrustedProxies(()))
         transport = Recorder(sock)
         transport._extra["peername"] = ("192.0.2.1", 1)  # type: ignore[attr-defined]
         http.connection_made(transport)
