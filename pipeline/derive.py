@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH_RECORDS = 2_000_000  # records that become one batch
+BATCH_SPANS = 100  # spans of records that become one batch: each is a condition, and Spark takes them apart recursively
 SOURCE_STATE = "made of"  # the note of a rebuilt table: batches and rows of its sources
 
 Transform = Callable[[Run, "DataFrame"], "DataFrame"]
@@ -124,19 +125,20 @@ def state_of(state: TableState) -> list[int]:
 
 
 def _next_plan(run: Run, state: TableState, after: Sequence[TableSpec]) -> dict[str, Any] | None:
-    """Return the records to process next, at most about `BATCH_RECORDS`; None if there are none."""
+    """Return the records to process next, at most about `BATCH_RECORDS` in `BATCH_SPANS`; None if there are none."""
     have = run.table(MESSAGES).state().spans
     limits = [run.table(spec).state().spans for spec in after]
-    left = BATCH_RECORDS
+    left, spans_left = BATCH_RECORDS, BATCH_SPANS
     todo: SpansByGateway = {}
     for gateway, told in sorted(have.items()):
         new = spans.minus(told, state.spans.get(gateway, []))
         for limit in limits:
             new = spans.overlap(new, limit.get(gateway, []))
         for first, last in new:
-            if left > 0:
+            if left > 0 and spans_left > 0:
                 todo.setdefault(gateway, []).append([first, min(last, first + left - 1)])
                 left -= last - first + 1
+                spans_left -= 1
     return {"todo": todo} if todo else None
 
 

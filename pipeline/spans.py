@@ -21,18 +21,19 @@ def union(*sets: Iterable[Span]) -> Spans:
 
 def minus(spans: Iterable[Span], taken: Iterable[Span]) -> Spans:
     """Return *spans* without *taken*."""
-    left: Spans = union(spans)
-    for first, last in union(taken):
-        cut: Spans = []
-        for low, high in left:
-            if last < low or high < first:
-                cut.append([low, high])
-                continue
-            if low < first:
-                cut.append([low, first - 1])
-            if last < high:
-                cut.append([last + 1, high])
-        left = cut
+    left: Spans = []
+    cuts, at = union(taken), 0
+    for low, high in union(spans):
+        while at < len(cuts) and cuts[at][1] < low:
+            at += 1
+        rest, place = low, at
+        while place < len(cuts) and cuts[place][0] <= high:
+            first, last = cuts[place]
+            if rest < first:
+                left.append([rest, first - 1])
+            rest, place = last + 1, place + 1
+        if rest <= high:
+            left.append([rest, high])
     return left
 
 

@@ -88,9 +88,15 @@ class Layout(NamedTuple):
         return next((path for path in candidates if path.exists()), candidates[1])
 
 
+def front_of(path: Path) -> Front | None:
+    """Return what the name of *path* says if it is a front, else None."""
+    match = _FRONT.fullmatch(path.name)
+    return None if match is None else Front(int(match[1]), int(match[2]))
+
+
 def is_front(path: Path) -> bool:
     """Whether *path* is a front, by its name."""
-    return _FRONT.fullmatch(path.name) is not None
+    return front_of(path) is not None
 
 
 def _by_last(front: Front) -> tuple[int, int]:

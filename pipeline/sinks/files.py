@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.places import Place, files_in, filesystem, remove_file
-from pipeline.schemas import MESSAGES
+from pipeline.schemas import MESSAGES, TableSpec
 
-DICTIONARY_COLUMNS: Final = ("gateway_id", "day", "kind", "channel", "protocol", "peer", "sender")
+DICTIONARY_COLUMNS: Final = ("gateway_id", "day", "kind", "channel", "protocol", "peer", "sender", "file", "reason")
 ROW_GROUP: Final = 50_000  # rows in a row group
 # The columns whose least and greatest values a table keeps of each file: numbers, dates, and this text.
 TEXT_WITH_STATISTICS: Final = "gateway_id"
@@ -48,14 +48,14 @@ class Staged:
 
 
 class Writer:
-    """Writes a file of `bronze/messages` without Spark.
+    """Writes a file of a table, by default of `bronze/messages`, without Spark.
 
     Columns whose values hardly repeat have no dictionary, which would cost more than everything else.
     """
 
-    def __init__(self, path: Place) -> None:
-        schema, (system, name) = to_arrow_schema(MESSAGES.schema), filesystem(path)
-        dictionaries = list(DICTIONARY_COLUMNS)
+    def __init__(self, path: Place, spec: TableSpec = MESSAGES) -> None:
+        schema, (system, name) = to_arrow_schema(spec.schema), filesystem(path)
+        dictionaries = [column for column in DICTIONARY_COLUMNS if column in schema.names]
         self._file = pq.ParquetWriter(name, schema, compression="zstd", use_dictionary=dictionaries, filesystem=system)
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0

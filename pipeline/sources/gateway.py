@@ -12,7 +12,6 @@ from pyspark.sql.types import StructType
 from pipeline import spans
 from pipeline.config import HttpSource
 
-from .fast_decoder import Row
 from .requests import ROWS, extent, ranges, read_range
 from .stream import LogStream
 
@@ -87,6 +86,6 @@ def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataF
     return (reader if source.key is None else reader.option("key", source.key)).load()
 
 
-def rejects(rows: DataFrame) -> list[Row]:
-    """Collect the rows of `bronze/rejects` in *rows*."""
-    return [tuple(row) for row in rows.where("reason is not null").select("reason.*").collect()]
+def rejects(rows: DataFrame) -> DataFrame:
+    """Return the rows of `bronze/rejects` in *rows*."""
+    return rows.where("reason is not null").select("reason.*")

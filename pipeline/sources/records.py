@@ -52,7 +52,7 @@ def parse_lines(
 ) -> Iterator[ParsedLines]:
     """Decode the numbered *lines* of *file*: records from *first* on, below *end*, in rising order; reject the others.
 
-    Each result has about `BATCH_ROWS` records; one of them is in memory at a time.
+    Each result has about `BATCH_ROWS` records or rejects; one of them is in memory at a time.
     """
     due = first
     rows: list[Row] = []
@@ -70,10 +70,10 @@ def parse_lines(
         except BadRecord as error:
             slow.pop(len(rows), None)
             rejects.append(reject(file, number, str(error), line))
-            continue
-        due = seq + 1
-        rows.append(row)
-        if len(rows) == BATCH_ROWS:
+        else:
+            due = seq + 1
+            rows.append(row)
+        if BATCH_ROWS in (len(rows), len(rejects)):
             yield _parsed(rows, slow, rejects, file)
             rows, slow, rejects = [], {}, []
     yield _parsed(rows, slow, rejects, file)
@@ -150,11 +150,11 @@ def _fact(protocol: str | None) -> Row:
     return (None, None, protocol, None, None, None, None, None, None, None, None, None, None, None, None)
 
 
-def batch(rows: list[Row]) -> pa.RecordBatch:
+def batch(rows: list[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """Convert *rows* to a batch of columns."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
 
 

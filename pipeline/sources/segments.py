@@ -10,24 +10,26 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Container, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql.pandas.types import to_arrow_schema
+
 from gateway.core.message import Message
 from gateway.storage import archive
-from gateway.storage.layout import is_front, paths
+from gateway.storage.layout import BEYOND_ALL, FACTS_SUFFIX, front_of, is_front, paths
 from gateway.storage.record import BadRecord, decode
 from gateway.storage.segments import verify_line
 from pipeline import spans
 from pipeline.errors import PipelineError
 from pipeline.places import Place
+from pipeline.schemas import MESSAGES, REJECTS, TableSpec
 from pipeline.sinks.files import Writer
 
-from .fast_decoder import Row
-from .records import ParsedLines, parse_lines
+from .records import ParsedLines, batch, parse_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,14 +37,16 @@ if TYPE_CHECKING:
 NO_SPANS: Final[spans.Spans] = []
 TAIL_BYTES = 1 << 16  # the last bytes of a segment, which usually hold its last record
 TASKS = 2  # for each core, so that a core that finishes early takes another
+_REJECTS: Final = to_arrow_schema(REJECTS.schema)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a log: its records are from *first* to *last*, all below *end*, where the next segment begins.
+    """One file of a log: what it has of the sequences from *first* to *last*, all below *end*, where the next one begins.
 
-    The key of a segment is *first*. The front (docs/log.md) is rewritten from time to time; its key is its *end* as a
-    negative number.
+    Nothing else is in the log of these sequences: what a file lacks was retired, or its line is damaged. The key of a
+    segment is *first*. The front (docs/log.md) is rewritten from time to time; its key is its *end* as a negative
+    number.
     """
 
     path: str
@@ -70,12 +74,12 @@ def sealed(directory: Path, known: Container[int] = (), covered: spans.Spans = N
     """Yield the sealed segments in *directory* that were not read, in order.
 
     A segment was read if its key is *known* and its sequences are *covered*: another gateway of a cluster may have one
-    that begins at the same sequence and is longer. The front was read if either is so.
+    that begins at the same sequence and is longer. The front was read if its sequences are covered.
     """
     for path, first, end in archive.sealed_segments(directory):
-        front = is_front(path)
-        was_known, is_covered = (-end if front else first) in known, not spans.minus([[first, end - 1]], covered)
-        if (was_known or is_covered) if front else (was_known and is_covered):
+        front = front_of(path)
+        was_known, upto = front is not None or first in known, end - 1 if front is None else front.last
+        if was_known and not spans.minus([[first, upto]], covered):
             continue
         with suppress(FileNotFoundError):  # retired meanwhile: the next run finds its facts
             segment = _inspect(path, first, end)
@@ -139,32 +143,46 @@ def distribute(segments: list[Segment], count: int) -> list[list[Segment]]:
     return [sorted(pile, key=lambda segment: segment.first) for pile in piles if pile]
 
 
-def write_records(spark: SparkSession, segments: list[Segment], gateway: str, folder: Place) -> list[Row]:
-    """Write the records of *segments* as Parquet files into *folder*, on all workers; return the rejects."""
+def write_records(spark: SparkSession, segments: list[Segment], gateway: str, folder: Place, rejected: Place) -> int:
+    """Write the records of *segments* as Parquet files into *folder*, on all workers.
+
+    Lines that are not records are written into the folder *rejected*, which is created for the first; return their
+    number.
+    """
     context = spark.sparkContext
     tasks = list(enumerate(distribute(segments, TASKS * context.defaultParallelism)))
-    written = context.parallelize(tasks, max(1, len(tasks))).flatMap(lambda task: _write(folder, gateway, *task))
-    return written.collect()
+    written = context.parallelize(tasks, max(1, len(tasks))).map(lambda task: _write(folder, rejected, gateway, *task))
+    return sum(written.collect())
 
 
-def _write(folder: Place, gateway: str, number: int, segments: list[Segment]) -> list[Row]:
-    """Run one task: write a temporary file and rename it once it is complete, so a task can be repeated.
+def _write(folder: Place, rejected: Place, gateway: str, number: int, segments: list[Segment]) -> int:
+    """Run one task; return the number of rejects."""
+    count, name = 0, f"part-{number:05d}.parquet"
+    with ExitStack() as files:
+        out, bad = files.enter_context(_writer(folder / name, MESSAGES)), None
+        for parsed in chain.from_iterable(_parse(segment, gateway) for segment in segments):
+            out.write(parsed.records)
+            if parsed.rejects:
+                bad = bad or files.enter_context(_writer(rejected / name, REJECTS))
+                bad.write(batch(parsed.rejects, _REJECTS))
+                count += len(parsed.rejects)
+    return count
+
+
+@contextmanager
+def _writer(target: Place, spec: TableSpec) -> Iterator[Writer]:
+    """Write a temporary file, and rename it to *target* once it is complete, so a task can be repeated.
 
     An object is written under its name at once: it is whole or absent, and a repeated task writes the same again.
     """
-    rejects: list[Row] = []
-    target = folder / f"part-{number:05d}.parquet"
     temporary: Place = target
-    if isinstance(folder, Path):
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".part-{number}.{uuid.uuid4().hex}"
-    with Writer(temporary) as out:
-        for parsed in chain.from_iterable(_parse(segment, gateway) for segment in segments):
-            out.write(parsed.records)
-            rejects += parsed.rejects
+    if isinstance(target, Path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.stem}.{uuid.uuid4().hex}")
+    with Writer(temporary, spec) as out:
+        yield out
     if isinstance(temporary, Path):
         temporary.rename(str(target))
-    return rejects
 
 
 def _parse(segment: Segment, gateway: str) -> Iterator[ParsedLines]:
@@ -173,16 +191,22 @@ def _parse(segment: Segment, gateway: str) -> Iterator[ParsedLines]:
 
 
 def _inspect(path: Path, first: int, end: int) -> Segment:
-    """Find the size and the last sequence of the segment *path*."""
+    """Find the size of the segment *path*, and the last sequence of which nothing is elsewhere."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         for tail in (TAIL_BYTES, size):
             file.seek(max(0, size - tail))
             lines = file.readlines()
-            last = next((seq for line in reversed(lines) if first <= (seq := _seq(line)) < end), 0)
-            if last:
+            found = ((seq, after) for after, line in enumerate(reversed(lines)) if first <= (seq := _seq(line)) < end)
+            last, damaged = next(found, (first - 1, len(lines)))
+            if last >= first:
                 break
-    return Segment(str(path), first, last or first, end, size)
+    if front := front_of(path):
+        last = front.last
+    elif end != BEYOND_ALL:
+        # The messages of a file of facts were retired; a damaged line at the end of another file was a record.
+        last = end - 1 if path.name.endswith(FACTS_SUFFIX) else min(last + damaged, end - 1)
+    return Segment(str(path), first, max(first, last), end, size)
 
 
 def _seq(line: bytes) -> int:

@@ -21,12 +21,13 @@ from gateway.storage.layout import Front
 from gateway.storage.record import Fact, decode
 from pipeline.config import LogSource
 from pipeline.errors import DamagedWarehouse, JobLocked, PipelineError
-from pipeline.jobs import compact, ingest
+from pipeline.jobs import compact, ingest, stats
 from pipeline.locks import JobLock
 from pipeline.run import Run
 from pipeline.schemas import BATCHES, MESSAGES, REJECTS
 from pipeline.sinks.delta import LOG
-from pipeline.sources.records import decode_row
+from pipeline.sources import segments
+from pipeline.sources.records import BATCH_ROWS, decode_row, parse_lines
 from pipeline.sources.segments import Segment, distribute
 from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, start, talk, write
 
@@ -195,6 +196,51 @@ def test_the_front_counts_once_each_time_it_is_written(make_run: MakeRun, log: P
     ingest.run(run)
     assert rows(run) == before
     assert rows(run, REJECTS) == []
+
+
+def test_what_the_log_has_no_more_is_not_waited_for(make_run: MakeRun, log: Path) -> None:
+    """A front, a file of facts and a damaged end leave no gap, so that statistics are published past them."""
+    told = lines(talk(500))
+    facts = [line for line in told if not isinstance(decode(line), Message)]
+    front, left, damaged, _ = write(log, told[100:], first=101)
+    for path, begin, end in ((front, 1, 200), (left, 200, 300)):
+        path.unlink()
+        name = Front(1, 200).path(log) if path is front else path.with_name(f"{201:020d}.facts.jsonl")
+        name.write_bytes(b"".join(line for line in told[begin - 1 : end - 5] if line in facts))
+    damaged.write_bytes(b"".join([*told[300:398], b"one\n", b"two\n"]))
+    run = make_run(batch_segments=1)
+    assert ingest.run(run) == 4
+    assert run.table(MESSAGES).state().spans == {GATEWAY: [[1, 500]]}
+    assert stats.watermark(run) == json.loads(told[-1])["time"] // 60_000 * 60_000
+    assert ingest.run(run) == 0
+    assert len(rows(run, REJECTS)) == 2
+
+
+def test_a_damaged_end_is_known_when_the_next_segment_is_there(make_run: MakeRun, log: Path) -> None:
+    told = lines(talk(300))
+    write(log, [*told[:99], b"rubbish\n"])
+    run = make_run()
+    assert ingest.run(run) == 1
+    assert run.table(MESSAGES).state().spans == {GATEWAY: [[1, 99]]}
+    write(log, told[200:], first=201)
+    assert ingest.run(run) == 1
+    assert run.table(MESSAGES).state().spans == {GATEWAY: [[1, 100], [201, 300]]}, "a segment may come late"
+    assert len(rows(run, REJECTS)) == 1, "what was rejected is not rejected again"
+    assert rows(run) == expected([*told[:99], *told[200:]])
+
+
+def test_bad_lines_are_never_all_in_memory(make_run: MakeRun, log: Path) -> None:
+    bad = [b"rubbish %d\n" % n for n in range(6_000)]
+    parsed = list(parse_lines(enumerate(bad, 1), "f", GATEWAY, 1, 10))
+    assert [len(each.rejects) for each in parsed] == [BATCH_ROWS, BATCH_ROWS, 1_000]
+    write(log, [*lines(talk(20)), *bad], each=len(bad) + 20)
+    run = make_run()
+    found = segments.find_new(log, (), 1, 1)
+    folder = run.table(MESSAGES, ingest.JOB).folder()
+    assert segments.write_records(run.spark, found, GATEWAY, folder, folder / "rejects") == len(bad), "only how many"
+    assert ingest.run(run) == 1
+    assert len(rows(run)) == 20
+    assert sorted(row[3] for row in rows(run, REJECTS)) == sorted(line.decode().rstrip() for line in bad)
 
 
 def test_every_reader_of_delta_tables_sees_the_same(make_run: MakeRun, log: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from pipeline import derive
 from pipeline.errors import DamagedWarehouse
 from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, stats
 from pipeline.run import Run
@@ -90,6 +91,21 @@ def test_a_job_that_was_cut_off_is_done_again(make_run: MakeRun, log: Path, monk
         assert count == distinct == len(rows(run, spec)) > 0
     told = [(row.batch, row.rows_in) for row in run.table(BATCHES).frame(run.spark).where("job = 'decode'").collect()]
     assert sorted(told) == [(1, 90), (2, 30)]
+
+
+def test_a_log_of_a_thousand_pieces_is_decoded(make_run: MakeRun, log: Path) -> None:
+    """Gaps between segments make spans, each of which is a condition for Spark."""
+    told = lines(mixed(2_101))
+    log.mkdir(parents=True)
+    (log / f"{1:020d}.jsonl").write_bytes(told[0])
+    for at in range(1, 2_100, 2):
+        (log / f"{at + 2:020d}.jsonl").write_bytes(told[at + 1])
+    run = make_run()
+    ingest.run(run)
+    pieces = sum(map(len, run.table(MESSAGES).state().spans.values()))
+    assert pieces > 1_000
+    assert decode.run(run) == -(-pieces // derive.BATCH_SPANS)
+    assert len(rows(run, TOPIC_PACKETS)) == sum(b'"protocol":"topic_relay"' in line for line in told[::2])
 
 
 def test_compacting_changes_no_row_and_no_batch_is_forgotten(make_run: MakeRun, log: Path) -> None:
