@@ -163,6 +163,11 @@ def bearer(key: str | None) -> dict[str, str]:
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
+def is_temporary(status: int) -> bool:
+    """Whether a gateway that answers with *status* may answer otherwise later: it is busy, ends or begins."""
+    return status == 429 or status >= 500
+
+
 def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)

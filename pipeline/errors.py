@@ -9,6 +9,10 @@ class PipelineError(OperatorError):
     """A job cannot continue; the text says why, and what the operator can do."""
 
 
+class Unreachable(PipelineError):
+    """A gateway does not answer now, or has no time; the same request may be answered later."""
+
+
 class NoJava(PipelineError):
     """No Java that Spark can run on was found."""
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from .config import FORMAT, FORMAT_FILE, Options
-from .errors import PipelineError
+from .errors import PipelineError, Unreachable
 from .jobs import MIGRATE, SQL, job
 from .locks import JobLock
 from .migrate import migrate
@@ -71,13 +71,19 @@ def _prepare(options: Options) -> None:
 
 
 def repeat(name: str, run: Run, stop: threading.Event) -> None:
-    """Run the job *name* once or, with the option *follow*, until *stop* is set."""
-    do = job(name)
+    """Run the job *name* once or, with the option *follow*, until *stop* is set; a gateway may then be away."""
+    do, said = job(name), ""
     with JobLock(run.options.warehouse, f"run-{name}", patience_seconds=0):
-        done = do(run)
+        if not run.options.follow:
+            do(run)
         while run.options.follow and not stop.is_set():
+            try:
+                done, trouble = do(run), ""
+            except Unreachable as error:
+                done, trouble = 0, f"{error}"
+            if trouble != said:
+                run.say(f"{name}: {trouble}; it is tried again" if trouble else f"{name}: goes on")
+                said = trouble
             if not done:
                 stop.wait(run.options.interval_seconds)
-            if not stop.is_set():
-                done = do(run)
     run.say(f"{name}: done")

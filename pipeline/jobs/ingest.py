@@ -138,7 +138,8 @@ def _read_remote(run: Run, messages: Table, plan: Plan) -> ReadBatch:
     assert isinstance(source, HttpSource)
     rows = remote.rows(run.spark, source, plan)
     seen = Observation()
-    staged = messages.stage(rows.observe(seen, F.count("reason").alias("bad")).where("reason is null"))
+    with remote.told_by_workers():
+        staged = messages.stage(rows.observe(seen, F.count("reason").alias("bad")).where("reason is null"))
     count, covers = seen.get["bad"], [[plan["after"] + 1, plan["until"]]]
     return ReadBatch(
         plan["gateway"], covers, [], staged, remote.rejects(rows) if count else None, staged.rows + count
@@ -181,7 +182,8 @@ def _add_rejects(table: Table, batch: ReadBatch, number: int, plan: Plan) -> int
     told = table.state()
     added = told.added if told.batch == number else 0
     if told.batch < number and batch.rejects is not None:
-        staged = table.stage(batch.rejects.select(*REJECTS.schema.fieldNames()))
+        with remote.told_by_workers():
+            staged = table.stage(batch.rejects.select(*REJECTS.schema.fieldNames()))
         if staged.rows:
             added = table.append(staged, replace(told, batch=number, plan=plan)).added
     for folder in batch.left:

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import httpx
 
-from pipeline.config import bearer
-from pipeline.errors import PipelineError
+from pipeline.config import bearer, is_temporary
+from pipeline.errors import PipelineError, Unreachable
 
 CHANNEL: Final = "gateway/stats"
 ALERTS: Final = "gateway/alerts"
@@ -73,9 +73,10 @@ def publish(url: str, key: str | None, told: Iterable[Message], channel: str = C
             try:
                 answer = client.post(path, json=content, headers={"Idempotency-Key": name})
             except httpx.TransportError as error:
-                raise PipelineError(f"{url} cannot be reached to publish on {channel}: {error}") from None
+                raise Unreachable(f"{url} cannot be reached to publish on {channel}: {error}") from None
             if answer.status_code not in _DONE:
-                raise PipelineError(f"{url} refused what is for {channel} ({answer.status_code}): {answer.text[:300]}")
+                kind = Unreachable if is_temporary(answer.status_code) else PipelineError
+                raise kind(f"{url} refused what is for {channel} ({answer.status_code}): {answer.text[:300]}")
             count += 1
     return count
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -11,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from pipeline import spans
 from pipeline.config import HttpSource
+from pipeline.errors import Unreachable
 
 from .requests import ROWS, extent, ranges, read_range
 from .stream import LogStream
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 NAME = "trellis_log"
 BATCH_RECORDS = 100_000  # records in one batch
+_UNREACHABLE: Final = re.compile(rf"\b{Unreachable.__name__}: (.*)")
 
 
 class LogReader(DataSourceReader):
@@ -84,6 +88,17 @@ def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataF
     options = {"url": source.url, **{name: plan[name] for name in ("gateway", "after", "until")}}
     reader = spark.read.format(NAME).options(**options)
     return (reader if source.key is None else reader.option("key", source.key)).load()
+
+
+@contextmanager
+def told_by_workers() -> Iterator[None]:
+    """Raise `Unreachable` also where a worker did, whose error comes as the text of an exception of Spark's."""
+    try:
+        yield
+    except Exception as error:
+        if found := _UNREACHABLE.search(str(error)):
+            raise Unreachable(found[1]) from None
+        raise
 
 
 def rejects(rows: DataFrame) -> DataFrame:

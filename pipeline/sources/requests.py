@@ -15,8 +15,8 @@ from pyspark.sql.types import StructField, StructType
 from gateway.core.message import Message
 from gateway.storage.record import BadRecord, decode
 from gateway.storage.segments import verify_line
-from pipeline.config import HttpSource, bearer
-from pipeline.errors import PipelineError
+from pipeline.config import HttpSource, bearer, is_temporary
+from pipeline.errors import PipelineError, Unreachable
 from pipeline.schemas import MESSAGES, REJECTS
 
 from .records import SCHEMA, batch, parse_lines
@@ -61,17 +61,20 @@ def extent(source: HttpSource) -> tuple[str | None, int]:
         with httpx.Client(base_url=source.url, headers=bearer(source.key), timeout=TIMEOUT_SECONDS) as client:
             return _gateway(client), _last(client)
     except httpx.TransportError as error:
-        raise PipelineError(f"{source.url} cannot be reached: {error}") from None
+        raise Unreachable(f"{source.url} cannot be reached: {error}") from None
 
 
 def _lines(source: HttpSource, piece: SequenceRange) -> Iterator[tuple[int, bytes]]:
     address = f"{source.url}/v1/log"
     asked = {"after": piece.after, "limit": piece.until - piece.after}
-    with httpx.stream("GET", address, params=asked, headers=bearer(source.key), timeout=TIMEOUT_SECONDS) as answer:
-        _check(answer, address)
-        for number, line in enumerate(_whole_lines(answer, address), piece.after + 1):
-            if not _comes_after(line, piece.until):
-                yield number, line + b"\n"
+    try:
+        with httpx.stream("GET", address, params=asked, headers=bearer(source.key), timeout=TIMEOUT_SECONDS) as answer:
+            _check(answer, address)
+            for number, line in enumerate(_whole_lines(answer, address), piece.after + 1):
+                if not _comes_after(line, piece.until):
+                    yield number, line + b"\n"
+    except httpx.TransportError as error:
+        raise Unreachable(f"{address} broke off: {error}") from None
 
 
 def _whole_lines(answer: httpx.Response, address: str) -> Iterator[bytes]:
@@ -80,7 +83,7 @@ def _whole_lines(answer: httpx.Response, address: str) -> Iterator[bytes]:
         *lines, rest = (rest + data).split(b"\n")
         yield from lines
     if rest:
-        raise PipelineError(f"{address} broke off in the middle of a record")
+        raise Unreachable(f"{address} broke off in the middle of a record")
 
 
 def _with_reason(records: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
@@ -114,7 +117,8 @@ def _last(client: httpx.Client) -> int:
 def _check(answer: httpx.Response, address: str) -> None:
     if answer.status_code != 200:
         answer.read()
-        raise PipelineError(f"{address} answers {answer.status_code}: {answer.text[:300]}")
+        kind = Unreachable if is_temporary(answer.status_code) else PipelineError
+        raise kind(f"{address} answers {answer.status_code}: {answer.text[:300]}")
 
 
 def _comes_after(line: bytes, until: int) -> bool:

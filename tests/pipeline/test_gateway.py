@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ from gateway.storage.archive import sealed_files
 from gateway.storage.importing import import_log
 from pipeline import main
 from pipeline.config import HttpSource, LogSource
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, Unreachable
 from pipeline.jobs import ingest, stats
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, MESSAGES, REJECTS
@@ -203,6 +204,44 @@ def test_a_line_that_was_damaged_on_the_way_is_rejected_by_its_place(make_run: M
     assert [row[1] for row in rows(run)] == [*range(1, 21), *range(22, 31)]
     ((file, line, reason, _),) = rows(run, REJECTS)
     assert (file, line, reason.partition(":")[0]) == (f"{url}/v1/log", 21, "checksum")
+
+
+class Busy(Spoiled):
+    """Answers like that, but has no time for those who read from the first record on, as a gateway that begins."""
+
+    def do_GET(self) -> None:
+        if "/log" in self.path and "limit=100" not in self.path:
+            self.send_error(503)
+        else:
+            super().do_GET()
+
+
+def test_who_follows_goes_on_when_the_gateway_does(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway is away, has no time for the workers, and then has."""
+    stop, said, tries = threading.Event(), list[str](), list[str]()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        run = replace(make_run(source=HttpSource(url), follow=True, interval_seconds=0), say=said.append)
+
+        def attempt(run: Run) -> int:
+            tries.append("away" if not tries else "busy" if len(tries) == 1 else "well")
+            if tries[-1] == "away":
+                run = replace(run, options=replace(run.options, source=HttpSource("http://127.0.0.1:1")))
+            server.RequestHandlerClass = Busy if tries[-1] == "busy" else Spoiled
+            if len(tries) == 4:
+                stop.set()
+            return ingest.run(run)
+
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(main, "job", lambda _name: attempt)
+        main.repeat("ingest", run, stop)
+        server.shutdown()
+    troubles = [text for text in said if "it is tried again" in text]
+    assert ["cannot be reached" in troubles[0], "answers 503" in troubles[1], len(troubles)] == [True, True, 2]
+    assert "ingest: goes on" in said
+    assert len(rows(run)) == 29
+    with pytest.raises(Unreachable):
+        ingest.run(make_run(source=HttpSource("http://127.0.0.1:1")))
 
 
 def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_path: Path) -> None:

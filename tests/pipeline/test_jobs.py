@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline import derive
-from pipeline.errors import DamagedWarehouse
+from pipeline import derive, jobs
+from pipeline.errors import DamagedWarehouse, Unreachable
 from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, stats
 from pipeline.run import Run
 from pipeline.schemas import (
@@ -35,7 +35,7 @@ from tests.pipeline.generate import MIXED, lines, mixed, write
 from tests.pipeline.test_ingest import cut_off, files
 
 MakeRun = Callable[..., Run]
-JOBS = (ingest, decode, integrity, gaps, forest, stats)
+STEPS = (ingest, decode, integrity, gaps, forest, stats)
 MADE = (MESSAGES, STREAMR, ARBOR_NODES, TOPIC_PACKETS, INTEGRITY, GAPS, CHANNEL_MINUTE, FOREST)
 
 
@@ -51,9 +51,9 @@ def everything(run: Run) -> dict[str, list[str]]:
 def test_piece_by_piece_is_the_same_as_at_once(make_run: MakeRun, log: Path, whole: Run) -> None:
     write(log, MIXED[:80], each=80)
     run = make_run()
-    assert [job.run(run) for job in JOBS] == [1] * len(JOBS)
+    assert [job.run(run) for job in STEPS] == [1] * len(STEPS)
     write(log, MIXED[80:], each=161, first=81)
-    assert [job.run(run) for job in JOBS] == [1] * len(JOBS)
+    assert [job.run(run) for job in STEPS] == [1] * len(STEPS)
     assert everything(run) == everything(whole)
     assert all(everything(run).values())
     streams = sum(b'"protocol":"streamr"' in line for line in MIXED)
@@ -69,7 +69,7 @@ def test_the_session_starts_without_the_library_that_slows_it(spark: SparkSessio
 
 
 def test_where_nothing_is_new_nothing_is_done(whole: Run) -> None:
-    assert [job.run(whole) for job in JOBS] == [0] * len(JOBS)
+    assert [job.run(whole) for job in STEPS] == [0] * len(STEPS)
 
 
 def test_a_job_that_was_cut_off_is_done_again(make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,18 +93,19 @@ def test_a_job_that_was_cut_off_is_done_again(make_run: MakeRun, log: Path, monk
     assert sorted(told) == [(1, 90), (2, 30)]
 
 
-def test_a_log_of_a_thousand_pieces_is_decoded(make_run: MakeRun, log: Path) -> None:
-    """Gaps between segments make spans, each of which is a condition for Spark."""
-    told = lines(mixed(2_101))
+def test_a_log_of_many_pieces_is_decoded_a_few_at_a_time(
+    make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gaps between segments make spans, each of which is a condition for Spark; some thousands end its stack."""
+    monkeypatch.setattr(derive, "BATCH_SPANS", 4)
+    told = lines(mixed(20))
     log.mkdir(parents=True)
-    (log / f"{1:020d}.jsonl").write_bytes(told[0])
-    for at in range(1, 2_100, 2):
-        (log / f"{at + 2:020d}.jsonl").write_bytes(told[at + 1])
+    for at in range(0, 20, 2):
+        (log / f"{at + 1:020d}.jsonl").write_bytes(told[at])
     run = make_run()
     ingest.run(run)
-    pieces = sum(map(len, run.table(MESSAGES).state().spans.values()))
-    assert pieces > 1_000
-    assert decode.run(run) == -(-pieces // derive.BATCH_SPANS)
+    assert sum(map(len, run.table(MESSAGES).state().spans.values())) == 10
+    assert decode.run(run) == 3
     assert len(rows(run, TOPIC_PACKETS)) == sum(b'"protocol":"topic_relay"' in line for line in told[::2])
 
 
@@ -171,6 +172,35 @@ def test_what_could_not_be_verified_is_verified_when_its_author_comes_late(
     assert {(check, verdicts[1][seq, check]) for seq, check in changed} == {("openpgp", "ok")}
     assert set(changed.values()) == {"unverifiable"}
     assert [job.run(run) for job in (ingest, decode, integrity)] == [0, 0, 0]
+
+
+def test_all_jobs_rest_while_nothing_is_new(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is listed, and no report written; a gateway to publish on that is away does not stop the others."""
+    did: list[str] = []
+    new, away = [1], [False]
+
+    def fake(name: str) -> Any:
+        def run(_run: Run) -> int:
+            did.append(name)
+            if name == "stats" and away[0]:
+                raise Unreachable("it is away")
+            return new[0] if name == "ingest" else 0
+
+        return run
+
+    every = jobs.job(jobs.ALL)
+    monkeypatch.setattr(jobs, "job", fake)
+    run, built = make_run(follow=True), [name for name in jobs.ORDER if name not in jobs.AFTERWARDS]
+    for new[0], expected in ((0, jobs.ORDER), (0, built), (1, jobs.ORDER), (0, built)):
+        did.clear()
+        assert every(run) == new[0]
+        assert did == [*expected]
+    monkeypatch.setattr(jobs, "REST_SECONDS", 0.0)
+    new[0], away[0] = 1, True
+    did.clear()
+    with pytest.raises(Unreachable):
+        every(run)
+    assert did == [*jobs.ORDER]
 
 
 def test_nothing_is_verified_twice_and_a_run_that_has_nothing_to_do_says_so(make_run: MakeRun, log: Path) -> None:
