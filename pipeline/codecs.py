@@ -25,6 +25,7 @@ NO_AUTHOR: Final = "its author's identity is not in the log"
 _KEYS: Final = 4096  # parsed keys that a worker keeps, about 2 KiB each
 _TYPES: Final = {kind: number for number, kind in forest.TYPES.items()}
 _MAX_LONG: Final = (1 << 63) - 1
+_MAX_INT: Final = (1 << 31) - 1
 
 
 class StreamFields(NamedTuple):
@@ -78,11 +79,12 @@ class CheckResult(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The verdict of the check called *check*, and the reason unless it is `OK`."""
+    """The verdict of the check called *check*, the reason unless it is `OK`, and whose signature it claims to be."""
 
     check: str
     verdict: str
     reason: str | None = None
+    publisher: str | None = None
 
 
 def stream(wire: str, content: str | None = None) -> StreamFields:
@@ -95,10 +97,12 @@ def stream(wire: str, content: str | None = None) -> StreamFields:
     except StreamrError as error:
         return StreamFields(fault=str(error))
     id, prev = found.id, found.prev_ref
+    if id.stream_partition > _MAX_INT:
+        return StreamFields(fault=f"partition {id.stream_partition} is too large")
     return StreamFields(
         without_surrogates(id.stream_id),
         id.stream_partition,
-        without_surrogates(id.publisher_id).lower(),
+        _publisher(found),
         without_surrogates(id.msg_chain_id),
         id.timestamp,
         id.sequence_number,
@@ -144,6 +148,8 @@ def packet(wire: str) -> PacketFields:
         found = decode_packet(wire.encode())
     except (PacketError, ValueError) as error:
         return PacketFields(fault=str(error))
+    if not abs(found.kind) <= _MAX_INT:
+        return PacketFields(fault="its type is too large")
     return PacketFields(int(found.kind), without_surrogates(found.topic), found.content.decode("utf-8", "replace"))
 
 
@@ -173,13 +179,17 @@ def _claim(wire: str) -> StreamMessage | Check:
     if found.signature:
         return found
     if found.signature_type == UNSIGNED:
-        return Check("eth", UNVERIFIABLE, "it is not signed")
-    return Check(_check_name(found.signature_type), BAD, "its signature is missing")
+        return Check("eth", UNVERIFIABLE, "it is not signed", _publisher(found))
+    return Check(_check_name(found.signature_type), BAD, "its signature is missing", _publisher(found))
 
 
 def _check_of(message: StreamMessage, genuine: bool) -> Check:
-    check = _check_name(message.signature_type)
-    return Check(check, OK) if genuine else Check(check, BAD, "a forged signature")
+    verdict, reason = (OK, None) if genuine else (BAD, "a forged signature")
+    return Check(_check_name(message.signature_type), verdict, reason, _publisher(message))
+
+
+def _publisher(message: StreamMessage) -> str:
+    return without_surrogates(message.id.publisher_id).lower()
 
 
 def node_bytes(text: str) -> bytes | None:

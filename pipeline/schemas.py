@@ -131,6 +131,7 @@ INTEGRITY: Final = _table(
     verdict=_TEXT,
     reason=_TEXT,
     checked_at=_LONG,
+    publisher=_TEXT,
 )
 GAPS: Final = _table(
     "audit/gaps",

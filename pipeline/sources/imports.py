@@ -114,8 +114,8 @@ def _checked(file: Path, found: dumps.DumpEntry) -> ImportResult:
     wire = message.wire.decode()
     try:
         message.parsed_content()
-        _, verdict, why = codecs.check_stream(wire)
-        reason = why if verdict == codecs.BAD else None
+        checked = codecs.check_stream(wire)
+        reason = checked.reason if checked.verdict == codecs.BAD else None
     except StreamrError as error:
         reason = str(error)
     if reason is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def streamr(messages: DataFrame, now: int) -> DataFrame:
     """Return a verdict on the signature (ETH or ETH_LEGACY) of every stream message in *messages*; *now* is in ms."""
-    found = columnwise(codecs.check_streams, _fields("check", "verdict", "reason"))
+    found = columnwise(codecs.check_streams, _fields("check", "verdict", "reason", "publisher"))
     rows = messages.where("kind = 'message' and protocol = 'streamr' and wire is not null")
     told = rows.select(
         "gateway_id",
@@ -42,18 +42,20 @@ def arbor(messages: DataFrame, identities: DataFrame, now: int) -> DataFrame:
     nodes = node_texts(messages).select("*", binary("text").alias("raw"))
     whole = nodes.where("raw is not null")
     broken = nodes.where("raw is null").select(
-        *_head("node_id"), F.lit(codecs.BAD).alias("verdict"), F.lit("not base64url").alias("reason")
-    )
-    ids = (
-        whole.select(*_head("node_id"), check_id("node_id", "raw").alias("found")).select("*", "found.*").drop("found")
+        *_head("node_id"),
+        F.lit(None).cast("string").alias("author"),
+        F.lit(codecs.BAD).alias("verdict"),
+        F.lit("not base64url").alias("reason"),
     )
     known = identities.dropDuplicates(["node_id"]).select(
         F.col("node_id").alias("author"), F.col("raw").alias("identity")
     )
-    authored = whole.select("*", author("node_id", "raw").alias("author")).join(known, "author", "left")
-    signed = authored.select(*_head("openpgp"), check_node("raw", "identity").alias("found"))
-    signed = signed.select("*", "found.*").drop("found")
-    return _shaped(ids.unionByName(broken).unionByName(signed), now)
+    authored = whole.select("*", author("node_id", "raw").alias("author"))
+    ids = authored.select(*_head("node_id"), "author", check_id("node_id", "raw").alias("found"))
+    held = authored.join(known, "author", "left")
+    signed = held.select(*_head("openpgp"), "author", check_node("raw", "identity").alias("found"))
+    checked = ids.unionByName(signed).select("*", "found.*").drop("found")
+    return _shaped(checked.unionByName(broken).withColumnRenamed("author", "publisher"), now)
 
 
 def _head(check: str) -> list[Column | str]:

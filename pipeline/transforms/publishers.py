@@ -31,11 +31,14 @@ def publishers(streamr: DataFrame, nodes: DataFrame, gaps: DataFrame, integrity:
     lacking = _of("streamr", gaps.where(F.col("state").isin(OPEN, FORK)), F.col("ts").alias("at"))
     wrong = integrity.where(F.col("verdict") == codecs.BAD)
     is_stream = F.startswith("check", F.lit("eth"))
-    address = F.lower(F.get_json_object("native_id", "$[4]"))
+    # Rows that an older version wrote do not say whose signature it is.
+    address = F.coalesce("publisher", F.lower(F.get_json_object("native_id", "$[4]")))
     record = ["gateway_id", "log_seq"]
-    authors = nodes.select(*record, F.coalesce("author", "node_id").alias("publisher")).where("publisher is not null")
+    authors = nodes.where("fault is null").select(F.col("node_id").alias("native_id"), "author")
+    nodes_wrong = wrong.where(~is_stream).select(*record, "native_id", "publisher").distinct()
+    author = F.coalesce("publisher", "author", "native_id")
     bad = _of("streamr", wrong.where(is_stream).withColumn("publisher", address), *record).unionByName(
-        _of("sprout", wrong.where(~is_stream).select(*record).distinct().join(authors, record), *record)
+        _of("sprout", nodes_wrong.join(authors, "native_id", "left").withColumn("publisher", author), *record)
     )
     counted = said.groupBy(*KEY).agg(F.count(F.lit(1)).alias("messages"))
     missing = lacking.groupBy(*KEY).agg(F.count(F.lit(1)).alias("missing"), F.max("at").alias("newest_missing"))

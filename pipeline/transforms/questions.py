@@ -41,7 +41,7 @@ WITH said AS (
     FROM said
 )
 SELECT said.speaks AS from_protocol, said.who AS from_sender, known.speaks AS to_protocol, known.who AS to_sender,
-    count(DISTINCT said.seq) AS answers
+    count(DISTINCT said.gateway_id, said.seq) AS answers
 FROM said JOIN known ON said.gateway_id = known.gateway_id AND said.parent = known.known_as AND said.seq > known.seq
 GROUP BY ALL
 """,

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline import derive, jobs
+from pipeline import codecs, derive, jobs
 from pipeline.errors import DamagedWarehouse, Unreachable
 from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, stats
 from pipeline.run import Run
@@ -31,7 +31,7 @@ from pipeline.schemas import (
     TOPIC_PACKETS,
     TableSpec,
 )
-from tests.pipeline.generate import MIXED, lines, mixed, write
+from tests.pipeline.generate import MIXED, START, lines, message, mixed, write
 from tests.pipeline.test_ingest import cut_off, files
 
 MakeRun = Callable[..., Run]
@@ -172,6 +172,60 @@ def test_what_could_not_be_verified_is_verified_when_its_author_comes_late(
     assert {(check, verdicts[1][seq, check]) for seq, check in changed} == {("openpgp", "ok")}
     assert set(changed.values()) == {"unverifiable"}
     assert [job.run(run) for job in (ingest, decode, integrity)] == [0, 0, 0]
+
+
+def test_a_copy_is_verified_late_as_well_and_what_is_gone_keeps_its_verdict(make_run: MakeRun, log: Path) -> None:
+    """A copy has no row in `silver/arbor_nodes`; a message that retention has removed can be checked no more."""
+    told = lines(mixed(60))
+    late = next(n for n, line in enumerate(told) if b'"kind":"entity"' in line)  # an identity
+    replies = [json.loads(line) for line in told if b'"protocol":"sprout"' in line and b'"kind":"message"' in line]
+    write(log, [*told[:late], *told[late + 1 :]], each=len(told) - 1)
+    (path,) = log.iterdir()
+    path.write_bytes(b"".join(told[:late]))
+    write(log, told[late + 1 :], first=late + 2)
+    copies = [
+        message(61 + n, START + 10**6, protocol="sprout", wire=one["wire"].encode(), native=one["native"])
+        for n, one in enumerate(replies)
+    ]
+    write(log, lines(copies), first=61)
+    run = make_run()
+    for job in (ingest, decode, integrity):
+        job.run(run)
+    before = {(row.log_seq, row.check): row.verdict for row in run.table(INTEGRITY).frame(run.spark).collect()}
+    names = {*run.table(INTEGRITY).names()}
+    # Another batch, whose verdicts wait for nobody: its file is left alone.
+    write(log, lines(mixed(240))[61 + len(copies) - 1 :], first=61 + len(copies))
+    for job in (ingest, decode, integrity):
+        job.run(run)
+    untouched = {*run.table(INTEGRITY).names()} - names
+    write(log, told[late : late + 1], first=late + 1)
+    for job in (ingest, decode, integrity):
+        job.run(run)
+    found = {(row.log_seq, row.check): row for row in run.table(INTEGRITY).frame(run.spark).collect()}
+    assert len(found) == run.table(INTEGRITY).state().rows
+    changed = {key for key, verdict in before.items() if found[key].verdict != verdict}
+    assert {seq for seq, _ in changed} & {one.seq for one in copies}
+    assert all(found[key].verdict == "ok" and found[key].publisher for key in changed)
+    assert untouched <= {*run.table(INTEGRITY).names()}
+
+
+def test_what_retention_has_removed_keeps_its_verdict(make_run: MakeRun, log: Path) -> None:
+    told = lines(mixed(60))
+    late = next(n for n, line in enumerate(told) if b'"kind":"entity"' in line)
+    write(log, told[:late], each=late)
+    write(log, told[late + 1 :], each=60, first=late + 2)
+    run = make_run()
+    for job in (ingest, decode, integrity):
+        job.run(run)
+    rows_before = run.table(INTEGRITY).state().rows
+    compact.run(make_run(keep_days=1))
+    write(log, told[late : late + 1], first=late + 1)
+    for job in (ingest, decode, integrity):
+        job.run(run)
+    found = run.table(INTEGRITY).frame(run.spark).collect()
+    keys = [(row.log_seq, row.check) for row in found]
+    assert len(keys) == len(set(keys)) == rows_before + 2
+    assert [row for row in found if row.reason == codecs.NO_AUTHOR], "the message is gone"
 
 
 def test_all_jobs_rest_while_nothing_is_new(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

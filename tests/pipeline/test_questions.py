@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from gateway.core.message import Message, Peer
 from gateway.storage.record import encode
 from pipeline.catalog import register
-from pipeline.schemas import FOREST, GAPS, INTEGRITY, MESSAGES, REJECTS
+from pipeline.schemas import ANSWERS, FOREST, GAPS, INTEGRITY, MESSAGES, REJECTS
 from pipeline.sources.records import decode_row
 from pipeline.transforms.questions import SOURCES
 from pipeline.transforms.questions import TABLES as ANSWERED
@@ -62,12 +62,12 @@ def asked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Spar
     """A session in which the tables have rows with known answers."""
     register(spark, tmp_path_factory.mktemp("empty"))
     logged = [decode_row(line, GATEWAY) for line in lines([start(1, MONDAY), *TOLD])]
-    verdict = (GATEWAY, 2, "x", "eth", "bad", "signed by another", 0)
+    verdict = (GATEWAY, 2, "x", "eth", "bad", "signed by another", 0, "0xa")
     gap = ("s", 0, "p", "c", 1, 0, 1, 0, 1, 0)
     tables: dict[Any, list[tuple[Any, ...]]] = {
         MESSAGES: logged,
         REJECTS: [("f", 1, "checksum", ""), ("f", 2, "foreign: it is", ""), ("f", 3, "foreign: so", "")],
-        INTEGRITY: [verdict, (*verdict[:4], "ok", None, 0), (GATEWAY, 3, *verdict[2:])],
+        INTEGRITY: [verdict, (*verdict[:4], "ok", None, *verdict[6:]), (GATEWAY, 3, *verdict[2:])],
         GAPS: [(*gap, "open"), (*gap, "filled"), (*gap, "fork"), (*gap, "open")],
         FOREST: [(name, name[0], True, True, 0, name != name[0], 3) for name in ("a", "ab", "ac", "b", "bd")],
     }
@@ -96,6 +96,15 @@ def test_who_answers_whom(asked: SparkSession) -> None:
     found = rows(asked, WHOM)
     assert {row[:4]: row[4] for row in found} == expected
     assert [row[4] for row in found] == sorted(expected.values(), reverse=True)
+
+
+def test_answers_in_two_gateways_are_two(spark: SparkSession) -> None:
+    """Two logs in one warehouse have the same sequences."""
+    pair = lines([start(1, MONDAY), message(2, MONDAY, id="a"), message(3, MONDAY, id="b", parent="a")])
+    logged = [decode_row(line, gateway) for gateway in ("one", "two") for line in pair]
+    told = {"messages": spark.createDataFrame(logged, MESSAGES.schema)}
+    empty = {name: spark.createDataFrame([], spec.schema) for name, spec in SOURCES.items() if name not in told}
+    assert [row.answers for row in transform(ANSWERS, told | empty).collect()] == [2]
 
 
 def test_how_long_the_first_answer_takes(asked: SparkSession) -> None:

@@ -20,9 +20,11 @@ from adapters.streamr.crypto.signing import address_of, sign, sign_message, sign
 from adapters.streamr.wire.message import ETH_LEGACY, MessageID, MessageRef, StreamMessage
 from gateway.core.message import Peer
 from gateway.storage.record import Entry, Fact
+from pipeline import codecs
 from pipeline.schemas import ARBOR_NODES, FOREST, GAPS, INTEGRITY, MESSAGES, STREAMR, TOPIC_PACKETS
 from pipeline.sources.records import decode_row
 from pipeline.transforms import decode, integrity
+from pipeline.transforms import gaps as gaps_module
 from pipeline.transforms.forest import forest, shown
 from pipeline.transforms.gaps import gaps
 from pipeline.transforms.latency import latency, latency_minute
@@ -186,6 +188,33 @@ def test_gaps_are_those_that_a_loop_finds(spark: SparkSession, seed: int) -> Non
     expected = gaps_by_hand(rows)
     assert have == expected
     assert {state for *_, state in expected} == {"open", "filled", "unknown before", "fork"} or seed
+
+
+@pytest.mark.parametrize("most", [0, 100_000])
+def test_forks_are_found_however_many_there_are(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Also where they are too many to be sent to all workers; late is only what the same gateway logged later."""
+    monkeypatch.setattr(gaps_module, "MOST_BROADCAST", most)
+    fields = STREAMR.schema.fieldNames()
+
+    def row(gateway: str, logged: int, chain: str, ts: int, prev: int | None) -> tuple[Any, ...]:
+        told = {"stream": "s", "partition": 0, "publisher": "p", "chain": chain, "ts": ts, "seq": 0, "prev_ts": prev}
+        told |= {"gateway_id": gateway, "log_seq": logged, "prev_seq": None if prev is None else 0}
+        return tuple((dict.fromkeys(fields) | told)[name] for name in fields)
+
+    rows = [row("a", 1, "fork", 1, None), row("a", 2, "fork", 2, 1), row("a", 3, "fork", 3, 1)]
+    rows += [row("a", 5, "late", 1, None), row("a", 4, "late", 2, 1)]
+    rows += [row("a", 9, "two gateways", 1, None), row("b", 4, "two gateways", 2, 1)]
+    found = gaps(spark.createDataFrame(rows, STREAMR.schema)).collect()
+    assert sorted((each.chain, each.ts, each.state) for each in found) == [("fork", 3, "fork"), ("late", 2, "filled")]
+
+
+def test_numbers_that_no_column_holds_are_faults() -> None:
+    """A log that was imported or adopted may have them, and a batch with one would fail for ever."""
+    for partition, fault in ((2**31 - 1, None), (2**31, "partition 2147483648 is too large")):
+        wire = StreamMessage(MessageID("s", partition, 1, 0, "p", "c"), "{}").encode(32).decode()
+        assert codecs.stream(wire).fault == fault
+    for kind, fault in (("6", None), ("3000000000", "its type is too large"), ("1e999", "its type is too large")):
+        assert codecs.packet(f'{{"type":{kind},"topic":"t"}}').fault == fault
 
 
 # Arbor
