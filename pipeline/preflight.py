@@ -50,6 +50,8 @@ def check(job: str, options: Options) -> None:
         raise BadOption(f'{job}: a query belongs to sql, as in trellis pipeline {SQL} "SELECT count(*) FROM messages"')
     if job == SQL and options.follow:
         raise BadOption(f"{SQL} answers once; leave --follow out")
+    if options.objects is not None and options.keep_hours < 1:
+        raise BadOption("--keep-hours: at least 1 in an object store, where another driver may be writing files")
     if options.objects is None:
         _check_directory(options.warehouse)
     _check_warehouse(job, options.tables)

@@ -49,7 +49,7 @@ def _verify_late_authors(run: Run) -> None:
         if not old.rows or not new:
             return
         state = replace(old, notes=old.notes | {AUTHORS: there})
-        late = _identities(run, nodes.holding(new)).where(_between(new, "log_seq")).select("node_id")
+        late = _identities(run, nodes.holding(new, "log_seq")).where(_between(new, "log_seq")).select("node_id")
         again = _waiting_for(table.frame(run.spark), late) if not late.isEmpty() else None
         places = [] if again is None else _places(again)
         if again is None or not places:

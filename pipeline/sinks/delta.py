@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,13 +104,9 @@ class Table:
         """Return the names of all files, in the table's folder."""
         return [file["path"] for file in self._files()]
 
-    def holding(self, todo: SpansByGateway) -> list[str]:
-        """Return the names of the files that can have rows of the sequences *todo*, by their statistics."""
-        return [file["path"] for file in self._files() if _can_hold(file, todo)]
-
-    def first_days(self) -> list[tuple[str, date | None]]:
-        """Return the name of each file with the first day in it, None if the file does not say."""
-        return [(file["path"], file.get("min.day")) for file in self._files()]
+    def holding(self, todo: SpansByGateway, seq: str = "seq") -> list[str]:
+        """Return the names of the files that can have rows of the sequences *todo*, by the statistics of *seq*."""
+        return [file["path"] for file in self._files() if _can_hold(file, todo, seq)]
 
     def frame(self, spark: SparkSession, names: Iterable[str] | None = None) -> DataFrame:
         """Read the rows of the files *names*, by default of all."""
@@ -330,13 +325,13 @@ class Table:
         return sorted(files, key=_order)
 
 
-def _can_hold(file: dict[str, Any], todo: SpansByGateway) -> bool:
+def _can_hold(file: dict[str, Any], todo: SpansByGateway, seq: str) -> bool:
     """Whether *file* can have rows of the sequences *todo*; it can if another program has written no statistics."""
-    if any(file.get(name) is None for name in ("min.gateway_id", "max.gateway_id", "min.seq", "max.seq")):
+    if any(file.get(name) is None for name in ("min.gateway_id", "max.gateway_id", f"min.{seq}", f"max.{seq}")):
         return True
     return any(
         file["min.gateway_id"] <= gateway <= file["max.gateway_id"]
-        and spans.overlap([[file["min.seq"], file["max.seq"]]], told)
+        and spans.overlap([[file[f"min.{seq}"], file[f"max.{seq}"]]], told)
         for gateway, told in todo.items()
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyspark.sql import Row
 from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, StreamMessage, parse_message
 from gateway.storage.record import Entry, Fact
-from pipeline.copies import ONCE
+from pipeline.copies import ONCE, PERIODS, periods
 from pipeline.jobs import decode, ingest
 from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, STREAMR
@@ -85,6 +86,21 @@ def test_a_message_has_one_row_however_often_it_was_logged(make_run: MakeRun, lo
     held = [row.node_id for row in run.table(ARBOR_NODES).frame(run.spark).collect()]
     assert (len(held), len(set(held))) == (6, 6)
     _check_older_table(run, oracle([*told, *later]))
+
+
+def test_copies_are_looked_for_at_the_times_of_a_batch() -> None:
+    """A hostile time beside the present one does not have everything between them searched."""
+    now = 490_000
+    assert periods([]) == []
+    assert periods([now, now + 1, now + 2]) == [(now, now + 2)]
+    assert periods([now, 0, now + 5]) == [(0, 0), (now, now), (now + 5, now + 5)]
+    dice = random.Random(3)
+    for _ in range(50):
+        hours = [dice.randrange(10**6) for _ in range(dice.randrange(1, 200))]
+        found = periods(hours)
+        assert len(found) <= PERIODS
+        assert all(any(first <= hour <= last for first, last in found) for hour in hours)
+        assert all(first in hours and last in hours for first, last in found)
 
 
 def _check_older_table(run: Run, expected: set[tuple[Any, ...]]) -> None:

@@ -98,7 +98,7 @@ def test_every_table_is_exact_whenever_a_job_is_killed(store: str, whole: Run, t
         for spec in TABLES:
             check_keys(spec)
     write(log, MIXED[size * ROUNDS :], each=len(MIXED), first=size * ROUNDS + 1)
-    ended(trellis(*given, "--keep-hours", "0"))
+    ended(trellis(*given))
     print(f"{ROUNDS} kills at {store}, after a commit of: {dict(after)}")  # noqa: T201  (for docs/pipeline.md, with -s)
     for spec in set(TABLES) - {REJECTS, BATCHES}:
         found, other = table(spec), DeltaTable(whole.options.warehouse / spec.name)

@@ -36,6 +36,7 @@ FAULTS = {
     "nobody to publish":   (["stats", "--publish", "http://127.0.0.1:1"], "--publish: http://127.0.0.1:1 cannot be"),
     "another scheme":      (["gaps", "--warehouse", "hdfs://host/x"], "is neither a directory nor s3a://BUCKET"),
     "no bucket":           (["gaps", "--warehouse", "s3a://"], "a bucket, or a part between two slashes, is empty"),
+    "unsafe for others":   (["compact", "--warehouse", "s3a://b/x", "--keep-hours", "0"], "at least 1"),
     "an absent store":     (["gaps", "--warehouse", "s3a://bucket/x"], "x/_warehouse.json cannot be read"),
     "a sign of URLs":      (["gaps", "--warehouse", f"{HERE}/c#"], "may not have #, %, ?"),
     "a file for tables":   (["gaps", "--warehouse", f"{HERE}/file"], "file is a file"),
