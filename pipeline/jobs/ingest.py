@@ -34,8 +34,8 @@ Plan = dict[str, Any]
 class ReadBatch(NamedTuple):
     """What was read for a plan: rows that no commit names yet, rejects if there are any, and the number of lines.
 
-    *covers* are the sequences that were read, *segments* the keys of the segments that had them. *left* are folders that
-    nobody needs once the rejects are in their table.
+    *covers* are the sequences that were read, *segments* the keys of the segments that had them. *left* are folders
+    that nobody needs once the rejects are in their table.
     """
 
     gateway: str
@@ -141,9 +141,7 @@ def _read_remote(run: Run, messages: Table, plan: Plan) -> ReadBatch:
     with remote.told_by_workers():
         staged = messages.stage(rows.observe(seen, F.count("reason").alias("bad")).where("reason is null"))
     count, covers = seen.get["bad"], [[plan["after"] + 1, plan["until"]]]
-    return ReadBatch(
-        plan["gateway"], covers, [], staged, remote.rejects(rows) if count else None, staged.rows + count
-    )
+    return ReadBatch(plan["gateway"], covers, [], staged, remote.rejects(rows) if count else None, staged.rows + count)
 
 
 def _without_known(run: Run, messages: Table, rejects: Table, state: TableState, batch: ReadBatch) -> ReadBatch:

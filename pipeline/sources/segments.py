@@ -42,7 +42,7 @@ _REJECTS: Final = to_arrow_schema(REJECTS.schema)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a log: what it has of the sequences from *first* to *last*, all below *end*, where the next one begins.
+    """One file of a log: what it has of the sequences from *first* to *last*, all below *end*, where the next begins.
 
     Nothing else is in the log of these sequences: what a file lacks was retired, or its line is damaged. The key of a
     segment is *first*. The front (docs/log.md) is rewritten from time to time; its key is its *end* as a negative

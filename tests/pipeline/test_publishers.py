@@ -61,7 +61,13 @@ TABLES = {
     STREAMR: [message(1, "0xa"), message(2, "0xa"), message(3, "0xb")],
     ARBOR_NODES: [node(4, None), node(5, "n4"), node(6, "n4")],
     GAPS: [gap(1, "0xa", "filled"), gap(2, "0xa", "open"), gap(3, "0xb", "unknown before")],
-    INTEGRITY: [verdict(8, "openpgp", of="n4"), verdict(9, "eth", "0xB"), verdict(1, "eth", "0xa", "ok"), verdict(5, "openpgp"), verdict(5, "node_id")],
+    INTEGRITY: [
+        verdict(8, "openpgp", of="n4"),
+        verdict(9, "eth", "0xB"),
+        verdict(1, "eth", "0xa", "ok"),
+        verdict(5, "openpgp"),
+        verdict(5, "node_id"),
+    ],
 }
 EXPECTED = [
     ("sprout", "n4", 3, 0, None, 2, 8),

@@ -191,7 +191,9 @@ def test_gaps_are_those_that_a_loop_finds(spark: SparkSession, seed: int) -> Non
 
 
 @pytest.mark.parametrize("most", [0, 100_000])
-def test_forks_are_found_however_many_there_are(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_forks_are_found_however_many_there_are(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
     """Also where they are too many to be sent to all workers; late is only what the same gateway logged later."""
     monkeypatch.setattr(gaps_module, "MOST_BROADCAST", most)
     fields = STREAMR.schema.fieldNames()
