@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import socket
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +22,15 @@ from .config import (
     Options,
     bearer,
 )
+from .errors import NoJava
 from .jobs import ALL, IMPORT, MIGRATE, SQL
+from .jvm import find_java
 from .places import ObjectPath, Place, exists, read
 
-TIMEOUT_SECONDS: Final = 5.0  # for a gateway's answer
+TIMEOUT_SECONDS: Final = 5.0  # for the answer of a gateway that takes connections: it may have much to do
+CONNECT_SECONDS: Final = 1.0
+STANDALONE: Final = "spark://"  # how the addresses of masters begin, with commas between them
+SUBMITTED_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program that it starts
 MASTER: Final = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|(spark|k8s)://.+")
 
 # The kinds of source that a job reads, and what they are called; other jobs read only tables.
@@ -58,6 +64,29 @@ def check(job: str, options: Options) -> None:
     _check_output(job, options.output)
     if options.publish is not None:
         _request(options.publish, "/v1/protocols", options.key, "--publish")
+    if job != MIGRATE and SUBMITTED_VARIABLE not in os.environ:
+        _check_spark(options.master)
+
+
+def _check_spark(master: str) -> None:
+    """Raise `BadOption` if Spark cannot start: without Java, or without a master of its cluster."""
+    if master.startswith(STANDALONE):
+        masters = master.removeprefix(STANDALONE).split(",")
+        if not any(map(_listens, masters)):
+            raise BadOption(f"--master: nothing listens at {master}")
+    try:
+        find_java(os.environ)
+    except NoJava as error:
+        raise BadOption(str(error)) from None
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS):
+            return True
+    except (OSError, ValueError, OverflowError):
+        return False
 
 
 def _check_source(job: str, options: Options) -> None:
@@ -80,7 +109,8 @@ def _request(url: str, path: str, key: str | None, option: str, right: str = "")
     import httpx  # a fifth of a second, which other faults need not wait for
 
     try:
-        with httpx.stream("GET", f"{url}{path}", headers=bearer(key), timeout=TIMEOUT_SECONDS) as answer:
+        timeout = httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS)
+        with httpx.stream("GET", f"{url}{path}", headers=bearer(key), timeout=timeout) as answer:
             status = answer.status_code
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise BadOption(f"{option}: {url} cannot be reached: {error}") from None

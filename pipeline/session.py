@@ -13,12 +13,12 @@ from .config import Options
 from .jvm import class_sharing_options, find_java, jars, java_home
 from .locks import FOLDER
 from .places import ENDPOINT
+from .preflight import SUBMITTED_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITION_BYTES = 16 << 20  # input of one task, which bounds its memory
-SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program that it starts
 # Of the AWS SDK what `s3a://` needs (19 MB with what they need) in place of all of it (half a gigabyte). The version is
 # that of Hadoop's release.
 AWS_PACKAGES = tuple(f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3", "s3-transfer-manager", "sts"))

