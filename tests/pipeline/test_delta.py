@@ -40,7 +40,17 @@ def add(table: Table, batch: int, *rows: tuple[Any, ...]) -> TableState:
     return table.append(table.stage_rows(list(rows)), replace(table.state(), batch=batch))
 
 
-STEPS = ("rows", "nothing", "large", "compact", "vacuum", "cut off before", "cut off after", "cut off merging", "reopen")
+STEPS = (
+    "rows",
+    "nothing",
+    "large",
+    "compact",
+    "vacuum",
+    "cut off before",
+    "cut off after",
+    "cut off merging",
+    "reopen",
+)
 
 
 @settings(max_examples=20, deadline=None)
