@@ -139,7 +139,7 @@ class Talk:
 
     def fact(self) -> None:
         dice, kind = self.dice, self.dice.choice(("counts", "form"))
-        cells = [[bound, dice.randrange(9)] for bound in (1_000, 2_000, 8_000)]
+        cells = [[bound, dice.randrange(1, 9)] for bound in (1_000, 2_000, 8_000)]
         flow = {"from": dice.choice(("rest", "sprout")), "to": "streamr", "delivered": sum(n for _, n in cells)}
         told: Record = {
             "minute": self.time // 86_400_000 * 86_400_000,

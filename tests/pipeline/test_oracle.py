@@ -52,7 +52,7 @@ SHAPES: dict[str, Callable[[Row], Any]] = {
         *(round(value, 6) for value in (r.p50, r.p95, r.p99)),
         r.undelivered,
     ),
-    **{name: tuple for name in ("forest", "answers", "answer_times", "retention", "threads", "storage", "publishers")},
+    **dict.fromkeys(("forest", "answers", "answer_times", "retention", "threads", "storage", "publishers"), tuple),
 }
 
 
