@@ -14,7 +14,7 @@ from gateway.core.message import REST
 from gateway.http.websocket.asyncapi import RestSocket
 from gateway.runtime import Gateway
 
-from . import asyncapi, history, pages, report, stats, views
+from . import asyncapi, explanations, history, pages, report, stats, views
 from .callers import Caller
 from .events import MAX_OUTBOX
 from .media import MAX_CONTENT, NDJSON
@@ -91,12 +91,17 @@ class Operations:
         return views.json_response(stats.report(self.gateway) | {"pipeline": pipeline})
 
     async def report(self, request: Request) -> Response:
-        """Get the numbers of the pipeline's last report."""
+        """Get the numbers of the pipeline's last report; a client that accepts HTML gets its page."""
         caller = Caller(self.gateway, request)
         caller.check("history", "")
         caller.charge(stats.COST)
-        found = await anyio.to_thread.run_sync(report.read_report, self.gateway.settings.warehouse)
-        return Response(found, media_type=views.MEDIA_TYPE)
+        warehouse, headers = self.gateway.settings.warehouse, {"Vary": "Accept"}
+        if "text/html" in request.headers.get("accept", ""):
+            page = await anyio.to_thread.run_sync(report.read_page, warehouse)
+            headers |= {"Content-Security-Policy": explanations.CSP, "X-Content-Type-Options": "nosniff"}
+            return Response(page, media_type="text/html", headers=headers)
+        found = await anyio.to_thread.run_sync(report.read_report, warehouse)
+        return Response(found, media_type=views.MEDIA_TYPE, headers=headers)
 
     async def home(self, request: Request) -> Response:
         """Get links to the other pages; a client that accepts HTML, such as a browser, is redirected to the console."""

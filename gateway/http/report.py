@@ -10,7 +10,9 @@ import msgspec
 from .problems import Problem
 
 FILE: Final = "report.json"
-MAX_BYTES: Final = 1 << 20  # of the file; a report has about 10 KiB
+PAGE: Final = "report.html"
+MAX_BYTES: Final = 1 << 20  # of the numbers; a report has about 10 KiB
+MAX_PAGE_BYTES: Final = 16 << 20  # of the page, which has pictures
 NO_REPORT: Final = "the pipeline has not written %s; `trellis pipeline report` does"
 UNREADABLE: Final = "%s is not a report: %s"
 
@@ -105,6 +107,20 @@ def read_report(warehouse: Path) -> bytes:
         raise Problem("no-report", NO_REPORT % FILE) from None
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise Problem("no-report", UNREADABLE % (FILE, getattr(error, "strerror", None) or error)) from None
+
+
+def read_page(warehouse: Path) -> bytes:
+    """Return the page of the last report in *warehouse*; raise `Problem` 404 if there is none that can be read."""
+    try:
+        with (warehouse / PAGE).open("rb") as file:
+            data = file.read(MAX_PAGE_BYTES + 1)
+    except FileNotFoundError:
+        raise Problem("no-report", NO_REPORT % PAGE) from None
+    except OSError as error:
+        raise Problem("no-report", UNREADABLE % (PAGE, error.strerror or error)) from None
+    if len(data) > MAX_PAGE_BYTES:
+        raise Problem("no-report", UNREADABLE % (PAGE, f"it has more than {MAX_PAGE_BYTES:,} bytes"))
+    return data
 
 
 def written(warehouse: Path) -> int | None:

@@ -203,7 +203,7 @@ def test_what_the_log_has_no_more_is_not_waited_for(make_run: MakeRun, log: Path
     told = lines(talk(500))
     facts = [line for line in told if not isinstance(decode(line), Message)]
     front, left, damaged, _ = write(log, told[100:], first=101)
-    for path, begin, end in ((front, 1, 200), (left, 200, 300)):
+    for path, begin, end in ((front, 1, 200), (left, 201, 300)):
         path.unlink()
         name = Front(1, 200).path(log) if path is front else path.with_name(f"{201:020d}.facts.jsonl")
         name.write_bytes(b"".join(line for line in told[begin - 1 : end - 5] if line in facts))

@@ -292,6 +292,21 @@ def test_a_report_that_cannot_be_read_is_a_problem(make_local: Any, tmp_path: Pa
     assert httpx.get(f"{local.url}/readyz").status_code == 200
 
 
+def test_a_browser_gets_the_page_of_the_report(make_local: Any, tmp_path: Path) -> None:
+    """Whatever is in the file, nothing in it is executed."""
+    local, browser = make_local(warehouse=tmp_path), {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    assert httpx.get(f"{local.url}/v1/report", headers=browser).json()["code"] == "no-report"
+    (tmp_path / "report.html").write_text("<!doctype html><title>grün</title>")
+    answer = httpx.get(f"{local.url}/v1/report", headers=browser)
+    assert (answer.status_code, answer.text) == (200, "<!doctype html><title>grün</title>")
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Vary"] == "Accept"
+    with (tmp_path / "report.html").open("wb") as file:
+        file.truncate((16 << 20) + 1)
+    assert "bytes" in httpx.get(f"{local.url}/v1/report", headers=browser).json()["detail"]
+
+
 def test_the_report_is_what_the_pipeline_wrote(make_local: Any, tmp_path: Path) -> None:
     """The statistics tell when that was, so that a page need not ask for it again and again."""
     local = make_local(warehouse=tmp_path)
