@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import Row
 
 from pipeline.jobs import ALL, job
@@ -67,7 +66,6 @@ def in_order(found: Any) -> list[str]:
     return sorted(json.dumps(row, default=str) for row in found)
 
 
-@pytest.mark.timeout(240)
 def test_every_table_is_the_one_that_plain_python_makes(make_run: Callable[..., Run], log: Path) -> None:
     told, bad, known = made()
     paths = write(log, told, each=SEGMENT)
