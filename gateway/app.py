@@ -278,17 +278,11 @@ async def _open(
     def accept(address: str) -> Session | Refusal:
         return gateway.admission.admit(adapter, address)
 
+    seconds = gateway.settings.limits.handshake_seconds
+    tls = None if context is None else tcp_server.Handshakes(context, gateway.admission, seconds)
     host = gateway.settings.host
     listen = fast.listen if sniffio.current_async_library() == "asyncio" else tcp_server.listen
-    seconds = gateway.settings.limits.handshake_seconds
-    port = await listen(
-        *(accept, host, listener.port),
-        tasks=tasks,
-        stack=stack,
-        tls=context,
-        handshake_limit=gateway.admission,
-        handshake_seconds=seconds,
-    )
+    port = await listen(accept, host, listener.port, tasks=tasks, stack=stack, tls=tls)
     return f"{host}:{port}"
 
 

@@ -25,6 +25,7 @@ from gateway.core.errors import OperatorError
 from gateway.http.direct import DirectPublisher
 from gateway.monitoring import logs
 from gateway.settings.settings import Settings
+from gateway.shells.tcp_server import Handshakes
 from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
@@ -190,8 +191,8 @@ class _Server(uvicorn.Server):
         context = gateway.certificate.context(gateway.settings)
         await super().startup(sockets if context is None else [])
         if context is not None:
-            seconds = gateway.settings.limits.handshake_seconds
-            self._tls = TlsServer(self._listener, context, gateway.admission, seconds, self._protocol)
+            handshakes = Handshakes(context, gateway.admission, gateway.settings.limits.handshake_seconds)
+            self._tls = TlsServer(self._listener, handshakes, self._protocol)
         _announce(self._app, self._listener)
 
     def _protocol(self) -> asyncio.Protocol:

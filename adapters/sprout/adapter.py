@@ -63,18 +63,17 @@ class SproutAdapter(Adapter):
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {each.name: getattr(each, "title", each.name) for each in bus.translators}
         name = f"Trellis {self.home.gateway_id}"
-        self.mint, self.signer, self.parts = assemble(services, self.options, key, name, titles)
+        assembly = assemble(services, self.options, key, name, titles)
+        self.mint, self.signer, self._horizon, self._elsewhere, self.parts = assembly
         for channel in bus.channels.registered():
             self.channel_registered(channel)
 
     def tick(self, now: int) -> None:
         """Announce changes of presence and signed nodes, and note what retention has removed; called once a second."""
         with suppress(Unavailable):
-            self.parts.horizon.kept_since = (
-                self.services.index.kept_since(now) - LATE_AFTER
-            )  # authors' clocks may be slow
+            self._horizon.kept_since = self.services.index.kept_since(now) - LATE_AFTER  # authors' clocks may be slow
         self.parts.nodes.store.refresh()
-        self.parts.elsewhere.tick()
+        self._elsewhere.tick()
         self.parts.presence.tick(now)
         self.parts.delivery.tick()
 
@@ -84,7 +83,7 @@ class SproutAdapter(Adapter):
 
     def receive_from_member(self, data: bytes) -> None:
         """Take the presence that an author announced at another gateway."""
-        self.parts.elsewhere.hear(data)
+        self._elsewhere.hear(data)
 
     def signature_checks(self) -> Histogram:
         """How long the checks of nodes' signatures took, in seconds."""
@@ -221,7 +220,7 @@ class SproutAdapter(Adapter):
         session = self.open(HandoverSession, caller)
         session.link = True  # it carries nodes of many authors
         try:
-            return take_over(self.parts, session, self.services.log, wire, needs, channel)
+            return take_over(self.parts.nodes, self.parts.intake, session, wire, needs, channel)
         finally:
             session.receive_eof()
 

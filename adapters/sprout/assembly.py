@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import NamedTuple
 
 from adapters.sprout.announces.waiting import WaitingQuota
 from adapters.sprout.forest.openpgp import SecretKey
@@ -37,9 +38,19 @@ from gateway.adapter import Services
 from .settings import SproutSettings
 
 
+class Assembly(NamedTuple):
+    """What the adapter uses itself, and *parts*, which its sessions use."""
+
+    mint: Mint
+    signer: ReplySigner
+    horizon: RetentionHorizon
+    elsewhere: PresenceElsewhere
+    parts: SproutParts
+
+
 def assemble(
     services: Services, options: SproutSettings, key: SecretKey, name: str, titles: Mapping[str, str]
-) -> tuple[Mint, ReplySigner, SproutParts]:
+) -> Assembly:
     """Construct all parts. The gateway, called *name*, signs with *key*; *titles* are names of protocols for people.
 
     Each part gets only the parts that it needs.
@@ -73,7 +84,6 @@ def assemble(
     intake = Intake(bus, store, horizon, roots, replies, partial(services.metrics.count, "faults"))
     reader, delivery = NodeReader(nodes, rights), OrderedDelivery(nodes.message_line)
     parts = SproutParts(
-        *(nodes, rights, audience, reader, presence, PresenceElsewhere(bus, nodes, presence), delivery, horizon),
-        *(intake, quota, services.answer_scheduler, post),
+        *(nodes, rights, audience, reader, presence, delivery, intake, quota, services.answer_scheduler, post)
     )
-    return mint, signer, parts
+    return Assembly(mint, signer, horizon, PresenceElsewhere(bus, nodes, presence), parts)

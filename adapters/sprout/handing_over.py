@@ -12,7 +12,7 @@ from typing import Final
 
 from adapters.sprout.forest.forest import NULL_ID, Community, Node, NodeError, Reply, decode, node_id
 from adapters.sprout.hub.nodes import NodeDirectory
-from adapters.sprout.sessions.parts import SproutParts
+from adapters.sprout.intake.intake import Intake
 from adapters.sprout.sessions.session import SproutSession
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
@@ -20,7 +20,6 @@ from adapters.sprout.wire.codec import NodeLine, node_line
 from gateway.core.errors import Incomplete, RequestError
 from gateway.core.message import Message, PendingForm
 from gateway.core.shared_ids import canonical_in, common_id
-from gateway.storage.log import Log
 
 MAX_ABOVE: Final = 64  # nodes that come with one message; their signatures are checked in one turn of the loop
 OTHER_CHANNEL: Final = (
@@ -77,7 +76,7 @@ def _entity(nodes: NodeDirectory, id: str) -> tuple[Node, bytes] | None:
 
 
 def take_over(
-    parts: SproutParts, session: SproutSession, log: Log, wire: bytes, above: Sequence[bytes], channel: str
+    nodes: NodeDirectory, intake: Intake, session: SproutSession, wire: bytes, above: Sequence[bytes], channel: str
 ) -> bool:
     """Take the reply *wire* after the nodes *above* it, as `Adapter.take_over` says; return whether it was new."""
     line = _line(wire)
@@ -85,18 +84,15 @@ def take_over(
     if not isinstance(node, Reply):
         raise RequestError("the node is not a reply")
     lines = [_line(each) for each in above[:MAX_ABOVE]]
-    community = parts.nodes.node(node.community) or next(
-        (_decode(each) for each in lines if each.id == node.community), None
-    )
+    community = nodes.node(node.community) or next((_decode(each) for each in lines if each.id == node.community), None)
     if not isinstance(community, Community):
         raise Incomplete((node.community,))
-    intake = parts.intake
     if intake.channel_of(node.community, community) != channel:
         raise RequestError(OTHER_CHANNEL)
     for each in lines:
-        if not parts.nodes.store.has(each.id):
+        if not nodes.store.has(each.id):
             intake.take(each, session, requested=True)
-    next_seq = log.next_seq
+    next_seq = session.bus.ledger.next_seq
     taken = intake.take(line, session)
     if taken.missing:
         raise Incomplete(taken.missing)

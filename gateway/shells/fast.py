@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import MutableSet
 from contextlib import AsyncExitStack
 from typing import Any, cast
@@ -18,8 +17,7 @@ from gateway.core.outbox import Close
 from gateway.core.session import Session
 
 from .connection import Connection
-from .serve import HANDSHAKE_SECONDS
-from .tcp_server import BACKLOG, Accept, HandshakeLimit
+from .tcp_server import BACKLOG, Accept, Handshakes
 from .tls import TlsServer
 from .websocket import CLOSE, PING, PONG, TEXT, Reader, close_frame, control_frame
 
@@ -65,11 +63,9 @@ async def listen(
     *,
     tasks: TaskGroup,  # noqa: ARG001  # the signature is that of `gateway.shells.tcp_server.listen`
     stack: AsyncExitStack,
-    tls: ssl.SSLContext | None = None,
-    handshake_limit: HandshakeLimit | None = None,
-    handshake_seconds: float = HANDSHAKE_SECONDS,
+    tls: Handshakes | None = None,
 ) -> int:
-    """Serve TCP, or TLS with the context *tls*, and return the port, like `gateway.shells.tcp_server.listen`."""
+    """Serve TCP, or TLS with the handshakes *tls*, and return the port, like `gateway.shells.tcp_server.listen`."""
     loop = asyncio.get_running_loop()
     connections: set[TcpProtocol] = set()
 
@@ -90,7 +86,7 @@ async def listen(
     listener = socket.create_server(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG
     )
-    stack.push_async_callback(TlsServer(listener, tls, handshake_limit, handshake_seconds, protocol).close)
+    stack.push_async_callback(TlsServer(listener, tls, protocol).close)
     return int(listener.getsockname()[1])
 
 

@@ -6,7 +6,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
@@ -36,6 +36,14 @@ class HandshakeLimit(Protocol):
         """Stop counting a connection, which has ended or becomes a session."""
 
 
+class Handshakes(NamedTuple):
+    """How TLS handshakes are made: with which *context*, within how many *seconds*, and how many at once."""
+
+    context: ssl.SSLContext
+    limit: HandshakeLimit | None = None
+    seconds: float = HANDSHAKE_SECONDS
+
+
 async def listen(
     accept: Accept,
     host: str,
@@ -43,17 +51,14 @@ async def listen(
     *,
     tasks: TaskGroup,
     stack: AsyncExitStack,
-    tls: ssl.SSLContext | None = None,
-    handshake_limit: HandshakeLimit | None = None,
-    handshake_seconds: float = HANDSHAKE_SECONDS,
+    tls: Handshakes | None = None,
 ) -> int:
-    """Serve TCP, or TLS with the context *tls*, and return the port; connections run in *tasks*.
+    """Serve TCP, or TLS with the handshakes *tls*, and return the port; connections run in *tasks*.
 
-    *handshake_limit* counts the connections whose TLS handshake is not finished. When *stack* is unwound, the listeners
-    close and every session says goodbye.
+    When *stack* is unwound, the listeners close and every session says goodbye.
     """
     listeners = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=BACKLOG)
-    server = _TcpServer(accept, tls, tasks, handshake_limit, handshake_seconds)
+    server = _TcpServer(accept, tls, tasks)
     stack.push_async_callback(server.close)
     for listener in listeners.listeners:
         assert isinstance(listener, SocketListener)
@@ -63,19 +68,10 @@ async def listen(
 
 
 class _TcpServer:
-    def __init__(
-        self,
-        accept: Accept,
-        tls: ssl.SSLContext | None,
-        tasks: TaskGroup,
-        handshake_limit: HandshakeLimit | None,
-        seconds: float,
-    ) -> None:
+    def __init__(self, accept: Accept, tls: Handshakes | None, tasks: TaskGroup) -> None:
         self._accept = accept
         self._tls = tls
         self._tasks = tasks
-        self._handshake_limit = handshake_limit
-        self._seconds = seconds
         self._sessions: set[Session] = set()
 
     async def accept_from(self, listener: SocketListener) -> None:
@@ -120,15 +116,15 @@ class _TcpServer:
             await anyio.aclose_forcefully(stream)
 
     async def _handshake(self, stream: SocketStream, address: str, turns: InputTurns) -> Wire | None:
-        if self._tls is None:
+        if (tls := self._tls) is None:
             return StreamWire(stream, turns)
-        if self._handshake_limit is not None and self._handshake_limit.enter(address) is not None:
+        if tls.limit is not None and tls.limit.enter(address) is not None:
             return None
         try:
-            with anyio.fail_after(self._seconds):
-                return StreamWire(await TLSStream.wrap(stream, server_side=True, ssl_context=self._tls), turns)
+            with anyio.fail_after(tls.seconds):
+                return StreamWire(await TLSStream.wrap(stream, server_side=True, ssl_context=tls.context), turns)
         except DISCONNECTED:
             return None
         finally:
-            if self._handshake_limit is not None:
-                self._handshake_limit.leave(address)
+            if tls.limit is not None:
+                tls.limit.leave(address)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
 from .serve import LINGER_SECONDS
-from .tcp_server import ACCEPT_RETRY_SECONDS, HandshakeLimit
+from .tcp_server import ACCEPT_RETRY_SECONDS, Handshakes
 
 HANDSHAKE_ERRORS = (OSError, asyncio.TimeoutError)  # `ssl.SSLError` is an OSError
 
@@ -24,22 +23,15 @@ logger = logging.getLogger(__name__)
 class TlsServer:
     """Accepts connections on *listener*; *protocol_factory* makes a protocol for each that ends its handshake in time.
 
-    The limit is *seconds*; *handshake_limit* limits the handshakes under way.
+    *handshakes* has the time limit, and limits the handshakes under way.
     """
 
     def __init__(
-        self,
-        listener: socket.socket,
-        context: ssl.SSLContext,
-        handshake_limit: HandshakeLimit | None,
-        seconds: float,
-        protocol_factory: Callable[[], asyncio.Protocol],
+        self, listener: socket.socket, handshakes: Handshakes, protocol_factory: Callable[[], asyncio.Protocol]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
-        self._context = context
-        self._handshake_limit = handshake_limit
-        self._seconds = seconds
+        self._context, self._handshake_limit, self._seconds = handshakes
         self._protocol_factory = protocol_factory
         self._handshakes: set[asyncio.Task[None]] = set()
         listener.setblocking(False)

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from adapters.sprout.announces.waiting import WaitingQuota
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.hub.rights import Rights
-from adapters.sprout.intake.horizon import RetentionHorizon
 from adapters.sprout.intake.intake import Intake
 from adapters.sprout.outgoing.audience import Audience
 from adapters.sprout.outgoing.delivery import OrderedDelivery
 from adapters.sprout.outgoing.presence import SproutPresence
-from adapters.sprout.outgoing.presence_elsewhere import PresenceElsewhere
 from adapters.sprout.outgoing.reader import NodeReader
 from gateway.core.answer_scheduler import AnswerScheduler
 
@@ -30,9 +28,7 @@ class SproutParts:
     audience: Audience
     reader: NodeReader
     presence: SproutPresence
-    elsewhere: PresenceElsewhere
     delivery: OrderedDelivery
-    horizon: RetentionHorizon
     intake: Intake
     quota: WaitingQuota
     answer_scheduler: AnswerScheduler

@@ -125,8 +125,8 @@ def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.M
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity)
     backend, listen = TLS[request.param]
-    listen = partial(listen, handshake_seconds=0.5, handshake_limit=HANDSHAKES)
-    yield from run(backend, partial(tcp, listen=listen, tls=context), framed=False)
+    tls = tcp_server.Handshakes(context, HANDSHAKES, seconds=0.5)
+    yield from run(backend, partial(tcp, listen=listen, tls=tls), framed=False)
     assert HANDSHAKES.inside == 0
 
 
