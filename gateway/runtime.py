@@ -198,9 +198,8 @@ class Gateway:
                 "counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}
             ),
             compaction=compaction,
-            on_fault=self.faults.retention,
-            on_retired=self.faults.retired,
         )
+        self.retention.on_fault, self.retention.on_retired = self.faults.retention, self.faults.retired
 
     def _open_bus(self, ids: MessageIds) -> None:
         """Set up the channels, the peers and the bus."""

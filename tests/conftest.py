@@ -252,7 +252,7 @@ class Core:
 
     def retention(self, compaction: Compaction | None = None, slack: int = MIN_FACTS_BYTES, **keep: int) -> Retention:
         """Retention of this log, with the faults of the disk where others are."""
-        return Retention(
+        retention = Retention(
             self.segments,
             self.index,
             RetentionLimits(**keep),
@@ -261,8 +261,9 @@ class Core:
             append_marker=lambda: self.log.fact("counts", {"minute": 0, "flows": []}),
             compaction=compaction,
             min_facts_bytes=slack,
-            on_fault=self.disk_faults.append,
         )
+        retention.on_fault = self.disk_faults.append
+        return retention
 
     def stop(self) -> None:
         """Stop cleanly."""

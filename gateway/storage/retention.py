@@ -41,8 +41,7 @@ class Retention:
     """Retires segments when `tick` is called, say once a minute.
 
     *append_marker* logs any fact: it gives the newest segment a successor when nothing else is logged. *compaction*
-    runs once *min_facts_bytes* of facts have gathered since its last run, and at least as many as it left then. After
-    each run *on_retired* is called on the loop with the number of retired segments and the first sequence that is kept.
+    runs once *min_facts_bytes* of facts have gathered since its last run, and at least as many as it left then.
     """
 
     def __init__(
@@ -56,8 +55,6 @@ class Retention:
         append_marker: Callable[[], object],
         compaction: Compaction | None = None,
         min_facts_bytes: int = MIN_FACTS_BYTES,
-        on_fault: Callable[[Exception], None] = lambda _error: None,
-        on_retired: Callable[[int, int], None] = lambda _segments, _first_kept: None,
     ) -> None:
         self._segments = segments
         self._index = index
@@ -67,8 +64,10 @@ class Retention:
         self._append_marker = append_marker
         self._compaction = compaction
         self._min_facts_bytes = min_facts_bytes
-        self._on_fault = on_fault
-        self._on_retired = on_retired
+        # Called on the loop: with what failed; and, after a run, with the number of retired segments and the first
+        # sequence that is kept.
+        self.on_fault: Callable[[Exception], None] = lambda _error: None
+        self.on_retired: Callable[[int, int], None] = lambda _segments, _first_kept: None
         self._thread: threading.Thread | None = None
         self.compacting = False
         self.facts_bytes = 0  # in the files that retention left, at the last tick
@@ -87,12 +86,12 @@ class Retention:
             if due := list(self.due(applied)):
                 for first, end in due:
                     self.retire(first, end)
-                self._post(partial(self._on_retired, len(due), due[-1][1]))
+                self._post(partial(self.on_retired, len(due), due[-1][1]))
             if self._is_newest_expired():
                 self._post(self._append_marker_fact)
             sources = self._sources_if_worthwhile()
         except (OSError, sqlite3.Error) as error:
-            self._post(partial(self._on_fault, error))
+            self._post(partial(self.on_fault, error))
         self._post(partial(self._finish_tick, sources))
 
     def stop(self) -> None:
@@ -129,7 +128,7 @@ class Retention:
         except CompactionStopped:
             return
         except Exception as error:
-            self._post(partial(self._on_fault, error))
+            self._post(partial(self.on_fault, error))
         self._post(self._finish_compaction)
 
     def due(self, applied: int) -> Iterator[tuple[int, int]]:
