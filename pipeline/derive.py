@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS = 2_000_000  # records that become one batch
 BATCH_SPANS = 100  # spans of records that become one batch: each is a condition, and Spark takes them apart recursively
-SOURCE_STATE = "made of"  # the note of a rebuilt table: batches and rows of its sources
+SOURCE_STATE = "made of"  # the note of a rebuilt table: `state_of` its sources
 
 Transform = Callable[[Run, "DataFrame"], "DataFrame"]
 
@@ -120,8 +120,8 @@ def _unfinished_plan(job: str, states: Sequence[TableState]) -> dict[str, Any] |
 
 
 def state_of(state: TableState) -> list[int]:
-    """Return what changes whenever rows are added to a table or removed, and not when its files are merged."""
-    return [state.batch, state.rows]
+    """Return what changes whenever a table's rows do, and not when its files are merged or a batch adds nothing."""
+    return [state.batch if SOURCE_STATE in state.notes else state.changes, state.rows]
 
 
 def _next_plan(run: Run, state: TableState, after: Sequence[TableSpec]) -> dict[str, Any] | None:

@@ -64,7 +64,7 @@ def _manifest(warehouse: Path, spec: TableSpec) -> Manifest | None:
 def _state(warehouse: Path, spec: TableSpec, manifest: Manifest, rows: int) -> TableState:
     """Return what *manifest* says of its table, which has so many *rows*."""
     parts, notes = manifest["parts"], dict(manifest["notes"])
-    state = TableState(manifest["batch"], rows, notes=notes)
+    state = TableState(manifest["batch"], rows, changes=manifest["batch"], notes=notes)
     if spec is BATCHES:
         return replace(state, batch=len(parts))
     if spec is MESSAGES:

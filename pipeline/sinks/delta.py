@@ -150,7 +150,8 @@ class Table:
         *state* is what `state` returned, changed for the new batch; return it with its rows counted. Raise `JobLocked`
         if the table has the batch.
         """
-        state = replace(state, rows=state.rows + staged.rows, added=staged.rows)
+        changes = state.changes + bool(staged.rows)
+        state = replace(state, rows=state.rows + staged.rows, added=staged.rows, changes=changes)
         self._commit(_added(staged.files), state, state.batch if version is None else version)
         return state
 
@@ -161,7 +162,8 @@ class Table:
         files = {file["path"]: file for file in self._files()}
         gone = set(files if names is None else names)
         kept = sum(file["num_records"] for name, file in files.items() if name not in gone)
-        state = replace(state, rows=kept + staged.rows, added=staged.rows if batch else state.added)
+        added, changes = (staged.rows, state.changes) if batch else (state.added, state.changes + 1)
+        state = replace(state, rows=kept + staged.rows, added=added, changes=changes)
         now = _now()
         removed = [RemoveAction(name, True, now, files[name]["size_bytes"], {}) for name in gone]
         self._commit([*_added(staged.files), *removed], state, state.batch if batch else None)

@@ -16,8 +16,9 @@ SpansByGateway = dict[str, spans.Spans]
 class TableState:
     """The state of a table after a commit.
 
-    *batch* is the number of its last batch, which added *added* of its *rows*. *plan* is the plan of that batch where
-    other tables follow this one. *spans* are the sequences of the log that are in the table, by gateway, and *segments*
+    *batch* is the number of its last batch, which added *added* of its *rows*. *changes* counts the commits that added
+    or changed rows, beside those that rebuilt the table. *plan* is the plan of that batch where other tables follow
+    this one. *spans* are the sequences of the log that are in the table, by gateway, and *segments*
     the keys (`Segment.key`) of the segments that they were read from. *counts* is the row of the batch for
     `ops/batches`, where the table is the last of its job.
     """
@@ -25,6 +26,7 @@ class TableState:
     batch: int = 0
     rows: int = 0
     added: int = 0
+    changes: int = 0
     plan: dict[str, Any] | None = None
     spans: SpansByGateway = field(default_factory=dict)
     segments: dict[str, list[int]] = field(default_factory=dict)

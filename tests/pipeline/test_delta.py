@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from pipeline.derive import state_of
 from pipeline.errors import DamagedWarehouse, JobLocked
 from pipeline.schemas import TOPIC_PACKETS, TableSpec
 from pipeline.sinks import delta
@@ -118,6 +119,20 @@ def test_a_batch_is_one_commit_with_its_transaction_and_state(tmp_path: Path, na
     told = [json.loads(line) for line in commits(table)[-1].read_text().splitlines()]
     assert sorted(next(iter(action)) for action in told) == ["add", "commitInfo", "txn"]
     assert sequences(table) == [1, 2, 3]
+
+
+def test_what_is_made_of_a_table_is_made_again_only_if_its_rows_changed(tmp_path: Path) -> None:
+    table = Table(tmp_path, TOPIC_PACKETS, "decode")
+    states = [state_of(add(table, 1, packet(1), packet(2)))]
+    assert state_of(add(table, 2)) == states[0], "a batch without rows"
+    table.note(replace(table.state(), notes={"a": 1}))
+    table.compact()
+    assert state_of(table.state()) == states[0]
+    staged = table.stage_rows([packet(3), packet(4)])
+    states.append(state_of(table.replace(staged, table.state())))  # as many rows as before
+    states.append(state_of(table.replace(table.stage_rows([]), table.state())))
+    states.append(state_of(add(table, 3, packet(1), packet(2))))
+    assert len({tuple(state) for state in states}) == 4
 
 
 def test_files_are_found_by_their_statistics(tmp_path: Path) -> None:

@@ -212,6 +212,7 @@ def test_a_copy_is_verified_late_as_well_and_what_is_gone_keeps_its_verdict(make
     for job in (ingest, decode, integrity):
         job.run(run)
     untouched = {*run.table(INTEGRITY).names()} - names
+    made_of = derive.state_of(run.table(INTEGRITY).state())
     write(log, told[late : late + 1], first=late + 1)
     for job in (ingest, decode, integrity):
         job.run(run)
@@ -221,6 +222,7 @@ def test_a_copy_is_verified_late_as_well_and_what_is_gone_keeps_its_verdict(make
     assert {seq for seq, _ in changed} & {one.seq for one in copies}
     assert all(found[key].verdict == "ok" and found[key].publisher for key in changed)
     assert untouched <= {*run.table(INTEGRITY).names()}
+    assert derive.state_of(run.table(INTEGRITY).state()) != made_of
 
 
 def test_what_retention_has_removed_keeps_its_verdict(make_run: MakeRun, log: Path) -> None:
