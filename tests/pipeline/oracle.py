@@ -325,10 +325,11 @@ class Oracle:
         top: dict[int, int] = {}
         took: dict[int, list[int]] = defaultdict(list)
         for one in self.messages:
-            if asked := above.get(one["seq"]):
-                depth[one["seq"]] = depth.get(asked["seq"], 0) + 1
-                top[one["seq"]] = top.get(asked["seq"], asked["seq"])
-                took[depth[one["seq"]]].append(one["time"] - asked["time"])
+            if before := above.get(one["seq"]):
+                asked_seq: int = before["seq"]
+                depth[one["seq"]] = depth.get(asked_seq, 0) + 1
+                top[one["seq"]] = top.get(asked_seq, asked_seq)
+                took[depth[one["seq"]]].append(one["time"] - before["time"])
         deepest: dict[int, int] = {}
         for seq, first in top.items():
             deepest[first] = max(depth[seq], deepest.get(first, 0))
@@ -412,7 +413,7 @@ def fields_of(node: Record) -> tuple[Any, ...]:
 
 
 def who(one: Record) -> tuple[str, str]:
-    return one.get("sender_protocol", one["protocol"]), one.get("sender", f"peer {one['peer']}")
+    return str(one.get("sender_protocol", one["protocol"])), str(one.get("sender", f"peer {one['peer']}"))
 
 
 def size(text: str) -> int:
