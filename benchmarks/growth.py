@@ -29,6 +29,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gateway.access.auth import write_secret
+from gateway.identity import FILE
+
 from . import pipeline_log
 from .__main__ import exit_on_sigterm
 from .catalogue import STREAM, fan
@@ -154,6 +157,9 @@ def histories(bench: Bench, sizes: Sequence[int]) -> Iterator[Row]:
     for size in sizes:
         data = bench.folder / "servers" / f"records-{size}"
         shutil.rmtree(data, ignore_errors=True)
+        (data / "keys").mkdir(parents=True)
+        identity = {"id": pipeline_log.GATEWAY, "secret": "5e" * 32}
+        write_secret(data / "keys" / FILE, json.dumps(identity).encode())
         with get_context("spawn").Pool(os.cpu_count()) as pool:
             pipeline_log.write(pool, data / "log", size)
         yield from _with_log(bench, data, size)
@@ -189,7 +195,7 @@ class Begin(NamedTuple):
 @contextmanager
 def started(bench: Bench, data: Path) -> Iterator[Begin]:
     """A gateway that serves *data*, once it is ready."""
-    command = [sys.executable, "-m", "gateway", "serve", "--adopt", "--port", "0", "--sprout-port", "0"]
+    command = [sys.executable, "-m", "gateway", "serve", "--port", "0", "--sprout-port", "0"]
     began = time.monotonic()
     with running(
         "records", [*command, "--data", str(data)], bench.folder / "servers", ROOT, TRELLIS_LIMITS__RATES="off"

@@ -14,15 +14,17 @@ from zlib_ng.zlib_ng import crc32
 from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
 from gateway.core.jsontext import dumps
-from gateway.core.message import Message, Peer
+from gateway.core.message import Message, MessageIds, Peer
 from gateway.storage.record import CRC, Fact, encode
 
+GATEWAY: Final = "be7c"  # whose log it is: the ids of the messages are its own, and need no row in the index
 BEGIN: Final = 1_763_700_000_000  # ms
 PER_SEGMENT: Final = 40_000  # records, some 16 MB
 SIGNED: Final = 5  # each fifth record is a signed Streamr message
 CHAINS: Final = 500
 _SEQ: Final = 7_777_777_777  # stands for the sequence in a template
 _TEXT: Final = "a usual message of a usual length"
+_IDS: Final = MessageIds(int(GATEWAY, 16))
 
 
 def write(pool: Pool, folder: Path, count: int, first: int = 1, *, plain: bool = False) -> None:
@@ -41,7 +43,7 @@ def _write(folder: Path, first: int, count: int, plain: bool) -> None:
 
 
 def _start() -> bytes:
-    return encode(Fact("start", {"gateway": "be7c", "version": "1"}, 1, BEGIN))
+    return encode(Fact("start", {"gateway": GATEWAY, "version": "1"}, 1, BEGIN))
 
 
 def _record(seq: int) -> bytes:
@@ -73,7 +75,7 @@ def _record(seq: int) -> bytes:
 
 
 def _id(seq: int) -> str:
-    return f"{seq:036d}"
+    return _IDS.make(BEGIN + seq * 5, seq)
 
 
 @cache
