@@ -16,7 +16,7 @@ from typing import Any
 
 from gateway.access.auth import SecretFileError, read_secret, write_secret
 from gateway.storage.layout import Layout
-from gateway.storage.record import BadRecord, Fact, decode_untrusted
+from gateway.storage.record import BadRecord, Fact, decode_untrusted_body
 from gateway.storage.segments import verify_line
 
 from .adapter import Installation
@@ -76,8 +76,8 @@ def _origin(log: Path) -> str | None:
         empty = False
         if START in line:
             with suppress(BadRecord):
-                verify_line(line)
-                entry = decode_untrusted(line)
+                _, _, body = verify_line(line)
+                entry = decode_untrusted_body(body)
                 if isinstance(entry, Fact) and entry.kind == "start":
                     return str(entry.fields.get("gateway"))
     return None if empty else UNKNOWN

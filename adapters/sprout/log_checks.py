@@ -43,7 +43,9 @@ def _check_message(message: Message) -> None:
         if not isinstance(node, Reply):
             raise ValueError("a message is a reply")
     refs = message.refs.get(NAME, {})
-    if type(refs) is not dict or any(type(refs[name]) is not kind for name, kind in _REFS.items() if name in refs):
+    if type(refs) is not dict or (
+        refs and any(type(refs[name]) is not kind for name, kind in _REFS.items() if name in refs)
+    ):
         raise ValueError("its refs are not valid")
 
 

@@ -7,10 +7,9 @@ whether it delivered the message.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from gateway.core.bus import Bus
 from gateway.core.directs import Answer
@@ -77,7 +76,7 @@ class SharedDirects:
             return
         self._last += 1
         self._waiting[self._last] = _Waiting(message, set(members), receivers, answer, self._clock() + WAIT)
-        line = encode(msgspec.structs.replace(message, seq=1, undelivered=()))
+        line = encode(replace(message, seq=1, undelivered=()))
         for member in members:
             self._tell(DirectSignal(self._me, self._last, number, line, message.sender.name), member)
 

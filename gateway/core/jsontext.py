@@ -59,7 +59,7 @@ def loads(text: bytes | str, max_depth: int = MAX_DEPTH, max_values: int | None 
     except orjson.JSONDecodeError:
         check(text.encode(errors=SURROGATE_ERRORS) if isinstance(text, str) else text, max_depth)
         return _loads_slowly(text if isinstance(text, str) else text.decode())
-    _check_depth(text, max_depth)
+    check_depth(text, max_depth)
     return value
 
 
@@ -103,8 +103,14 @@ def check(text: bytes, max_depth: int = MAX_DEPTH) -> str | None:
         raise ValueError(f"nested deeper than {max_depth}") from None
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
-    _check_depth(text, max_depth)
+    check_depth(text, max_depth)
     return loads(reply) if reply.startswith(b'"') else None
+
+
+def check_depth(text: bytes | str, max_depth: int) -> None:
+    """Raise a `ValueError` if *text*, which is JSON or begins like it, is nested deeper than *max_depth*."""
+    if len(text) > max_depth and _brackets(text) > max_depth and depth(text) > max_depth:
+        raise ValueError(f"nested deeper than {max_depth}")
 
 
 def dumps(value: Any) -> bytes:
@@ -186,11 +192,6 @@ def _as_doubles(value: Any) -> Any:
             elif kind is list or kind is dict:
                 todo.append(each)
     return root[0]
-
-
-def _check_depth(text: bytes | str, max_depth: int) -> None:
-    if len(text) > max_depth and _brackets(text) > max_depth and depth(text) > max_depth:
-        raise ValueError(f"nested deeper than {max_depth}")
 
 
 def _brackets(text: bytes | str) -> int:

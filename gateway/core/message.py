@@ -7,17 +7,16 @@ and shared by all connections that want it. Nothing here knows what a form looks
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 REST = "rest"  # the protocol of HTTP callers in records, metrics and principals; it has no adapter
 LATE_AFTER = 10 * 60_000  # ms between the creation and the arrival of a message, beyond which it is history
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True, gc=False):
     """A sender or receiver of messages: a connection, or an identity that outlives connections.
 
     `number` is unique for the gateway's life. `identity` is the durable name in `protocol` (an Arbor author, an

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from .layout import BEYOND_ALL, FACTS_SUFFIX, OPEN_PREFIX, walk
-from .record import BadRecord, Entry, Fact, decode, decode_untrusted
+from .record import BadRecord, Entry, Fact, decode, decode_untrusted_body
 from .segments import Fault, parse_header, verify_line
 
 # The gateway named by the first record of a folder that `trellis pipeline import` made: nobody has published it yet.
@@ -57,8 +57,8 @@ def verify(directory: Path, check: EntryCheck = accept_entry) -> LogReport:
         due, retired = first, path.name.endswith(FACTS_SUFFIX)
         for offset, line in _lines(part):
             try:
-                verify_line(line)
-                entry = decode_untrusted(line)
+                _, _, body = verify_line(line)
+                entry = decode_untrusted_body(body)
             except BadRecord as error:
                 report.faults.append(Fault(path.name, offset, str(error)))
                 due += 1
@@ -90,7 +90,7 @@ def export(directory: Path, out: BinaryIO, after: int = 0, until: int = BEYOND_A
             continue
         for offset, line in _lines(part):
             try:
-                seq, _ = verify_line(line)
+                seq, _, _ = verify_line(line)
             except BadRecord as error:
                 report.faults.append(Fault(part.path.name, offset, str(error)))
                 continue

@@ -31,7 +31,7 @@ from .file_lines import lines_backward, lines_forward
 from .index import Index
 from .layout import FACTS_SUFFIX, TEMPORARY_PREFIX, Front, Layout, sync_directory
 from .name_sets import NameFilter, SubjectSet
-from .record import BadRecord, Fact, decode
+from .record import BadRecord, Fact, decode_body
 from .segments import Segments, verify_line
 
 MAX_RELEASED: Final = 20_000  # facts in one compaction; the rest stays until the next
@@ -206,7 +206,7 @@ class Compaction:
         for line in self._segments.scan(after):
             self._rest()
             try:
-                entry = decode(line.data)
+                entry = decode_body(line.body)
             except BadRecord:
                 continue  # reported by `Segments`
             if entry.seq > last:
@@ -341,8 +341,8 @@ class Compaction:
 def _fact_on(line: bytes) -> Fact | None:
     """The fact on *line*; None if the line is damaged, and the fact lost."""
     try:
-        verify_line(line)
-        entry = decode(line)
+        _, _, body = verify_line(line)
+        entry = decode_body(body)
     except BadRecord:
         return None
     return None if isinstance(entry, Message) else entry

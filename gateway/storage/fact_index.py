@@ -15,7 +15,7 @@ from typing import Any, Final
 from gateway.core.jsontext import dumps
 
 from .file_lines import lines_backward
-from .record import BadRecord, Fact, decode_untrusted
+from .record import BadRecord, Fact, decode_untrusted_body
 from .rows import IndexedAdapter, fact_rows
 from .schema import FACT_COLUMNS, Statement
 from .segments import Segments, verify_line
@@ -110,8 +110,8 @@ class FactIndex:
     def _valid_fact(self, line: bytes) -> Fact | None:
         """The fact on *line*; None if it is not valid, which was reported when it was first read."""
         try:
-            verify_line(line)
-            entry = decode_untrusted(line)
+            _, _, body = verify_line(line)
+            entry = decode_untrusted_body(body)
         except BadRecord:
             return None
         is_valid = isinstance(entry, Fact) and all(adapter.flaw(entry) is None for adapter in self._adapters)

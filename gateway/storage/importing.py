@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from gateway.core.message import Message, Peer
 from gateway.core.peers import BLOCK
@@ -20,7 +19,7 @@ from gateway.core.peers import BLOCK
 from . import permissions
 from .archive import EntryCheck, LogReport, accept_entry
 from .layout import SEGMENT_BYTES, first_seqs, paths, sync_directory
-from .record import BadRecord, Entry, Fact, decode, decode_untrusted, encode
+from .record import BadRecord, Entry, Fact, decode, decode_body, decode_untrusted_body, encode
 from .retention import is_fact
 from .segments import Fault, Segments, verify_line
 
@@ -130,8 +129,8 @@ def _trusted(lines: Iterable[bytes], report: LogReport, check: EntryCheck) -> It
     for given in lines:
         line = given if given.endswith(b"\n") else given + b"\n"
         try:
-            verify_line(line)
-            entry = decode_untrusted(line)
+            _, _, body = verify_line(line)
+            entry = decode_untrusted_body(body)
             wrong = check(entry)
         except BadRecord as error:
             wrong = str(error)
@@ -184,7 +183,7 @@ class _Appender:
         self._contents = _LogContents()
         for line in segments.scan():
             with suppress(BadRecord):  # a checksum alone makes no sense of it
-                entry = decode(line.data)
+                entry = decode_body(line.body)
                 if isinstance(entry, Message) or check(entry) is None:
                     self._contents.learn(entry)
 
@@ -196,7 +195,7 @@ class _Appender:
             return 0
         if isinstance(entry, Message):
             sender = replace(entry.sender, number=self._number(entry.sender))
-            return self._write(structs.replace(entry, sender=sender))
+            return self._write(replace(entry, sender=sender))
         if entry.kind == "peer":
             fields = entry.fields
             return self._append_peer(Peer(0, fields["protocol"], fields["sender"], fields.get("name")))

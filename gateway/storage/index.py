@@ -28,7 +28,7 @@ from .fact_index import FactIndex
 from .facts import number_end
 from .log import SyncedBatch
 from .lookup import Lookup
-from .record import BadRecord, Entry, Fact, decode_untrusted
+from .record import BadRecord, Entry, Fact, decode_untrusted_body
 from .rows import IndexedAdapter, adapter_schema, fact_rows, id_rows, record_rows
 from .segments import Fault, Segments
 from .tables import META_VALUE, Tables, is_corruption, is_environmental
@@ -184,10 +184,14 @@ class Index(Lookup):
             pass
 
     def _entries_after(self, seq: int) -> Iterator[tuple[Entry, int]]:
+        checks = [adapter.flaw for adapter in self._adapters]
         for line in self._segments.scan(seq):
+            wrong = None
             try:
-                entry = decode_untrusted(line.data)
-                wrong = next(filter(None, (adapter.flaw(entry) for adapter in self._adapters)), None)
+                entry = decode_untrusted_body(line.body)
+                for check in checks:
+                    if wrong := check(entry):
+                        break
             except BadRecord as error:
                 wrong = str(error)
             if wrong is None:

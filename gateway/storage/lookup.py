@@ -19,7 +19,7 @@ from gateway.core.jsontext import dumps, loads
 from gateway.core.message import LATE_AFTER, Message, MessageIds, Peer
 
 from .layout import BEYOND_ALL
-from .record import BadRecord, Entry, Fact, decode
+from .record import BadRecord, Entry, Fact, decode_body
 from .segments import Segments
 from .tables import Tables
 from .unapplied import Unapplied
@@ -365,13 +365,13 @@ class Lookup:
     def _load(self, seq: int, offset: int) -> Entry | None:
         """The record at *offset*; None if it is damaged; raises `Unavailable` if it cannot be read now."""
         try:
-            line = self._segments.read(seq, offset)
+            body = self._segments.read(seq, offset)
         except BadRecord:
             return None  # reported by `Segments`
         except OSError as error:
             raise Unavailable(f"the log cannot be read: {error.strerror or error}") from error
         try:
-            return decode(line)
+            return decode_body(body)
         except BadRecord as error:  # although its checksum is right
             self._segments.report_damage(seq, offset, str(error))
             return None

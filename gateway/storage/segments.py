@@ -43,11 +43,15 @@ class Fault(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    """A line, and where it stands: in the segment that begins with *first*, at *offset*."""
+    """A line, and where it stands: in the segment that begins with *first*, at *offset*.
+
+    *body* is what its checksum, which was verified, covers.
+    """
 
     first: int
     offset: int
     data: bytes
+    body: bytes
 
 
 def parse_header(line: bytes) -> tuple[int, int]:
@@ -57,15 +61,18 @@ def parse_header(line: bytes) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def verify_line(line: bytes) -> tuple[int, int]:
-    """Verify the end and the checksum of *line*; return its sequence and time, or raise `BadRecord`."""
+def verify_line(line: bytes) -> tuple[int, int, bytes]:
+    """Verify the end and the checksum of *line*; return its sequence, its time and the bytes that the checksum covers.
+
+    Raises `BadRecord`.
+    """
     if not line.endswith(b"\n"):
         raise BadRecord("torn: the line does not end")
-    verify_checksum(line)
+    body = verify_checksum(line)
     seq, time = parse_header(line)
     if seq > MAX_SEQ or time > MAX_TIME:
         raise BadRecord("its sequence or its time is beyond what there can be")
-    return seq, time
+    return seq, time, body
 
 
 class Segments:
@@ -140,7 +147,9 @@ class Segments:
         self.reserve.run(partial(sync_directory, self.directory))
 
     def read(self, seq: int, offset: int) -> bytes:
-        """The line of record *seq*, at *offset* of its segment, or before it in a file that has only facts.
+        """What the checksum of record *seq* covers; it stands at *offset* of its segment.
+
+        In a file that has only facts it may stand before that.
 
         Raises `BadRecord` if the record is damaged, which is reported, or retired; `OSError` if the file cannot be read
         now, which says nothing about the record.
@@ -158,12 +167,11 @@ class Segments:
         if not _has_seq(line, seq):
             line = _search_by_seq(descriptor, seq)
         try:
-            verify_line(line)
+            return verify_line(line)[2]
         except BadRecord as error:
             if line or not self.path(first).name.endswith(FACTS_SUFFIX):  # else it was retired
                 self.report_damage(seq, offset, str(error))
             raise
-        return line
 
     def report_damage(self, seq: int, offset: int, reason: str) -> None:
         """Report that record *seq*, which stands at *offset*, is damaged."""
@@ -196,16 +204,16 @@ class Segments:
         return layout.first_seqs[place], layout.end(place)
 
     def _trusted_lines(self, first: int, end: int, after: int, offset: int) -> Iterator[LogLine]:
-        for line in self._lines(first, after + 1, offset):
+        for start, data in self._lines(first, after + 1, offset):
             try:
-                seq, _ = verify_line(line.data)
+                seq, _, body = verify_line(data)
             except BadRecord as error:
-                self.report(Fault(self.path(first).name, line.offset, str(error)))
+                self.report(Fault(self.path(first).name, start, str(error)))
                 continue
             if seq >= end:
                 return  # a failed write ended the segment here
             if seq > after:
-                yield line
+                yield LogLine(first, start, data, body)
 
     def last_line(self, first: int) -> tuple[bytes, int]:
         """The last good line of a segment (empty without one), and the number of damaged lines after it."""
@@ -239,7 +247,7 @@ class Segments:
             self.faults.append(fault)
             self.on_fault(fault)
 
-    def _lines(self, first: int, seq: int, offset: int) -> Iterator[LogLine]:
+    def _lines(self, first: int, seq: int, offset: int) -> Iterator[tuple[int, bytes]]:
         with self._open(first) as file:
             file.seek(offset)
             if offset and not _has_seq(file.readline(), seq):
@@ -248,7 +256,7 @@ class Segments:
             for data in file:
                 if not data.endswith(b"\n") and Path(file.name).name.startswith(OPEN_PREFIX):
                     return  # it is just being written
-                yield LogLine(first, offset, data)
+                yield offset, data
                 offset += len(data)
 
     def _open(self, first: int) -> BinaryIO:
@@ -326,7 +334,7 @@ def good_end(file: BinaryIO, end: int) -> int:
     for data in file:
         offset += len(data)
         try:
-            seq, _ = verify_line(data)
+            seq, _, _ = verify_line(data)
         except BadRecord:
             continue
         if seq >= end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from zlib import crc32
@@ -13,10 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.core.channels import valid_name
-from gateway.core.jsontext import loads
+from gateway.core.jsontext import MAX_DEPTH, check, loads
 from gateway.core.message import Message, Peer
 from gateway.storage import record
-from gateway.storage.record import BadRecord, Entry, Fact, decode, encode, verify_checksum
+from gateway.storage.record import BadRecord, Entry, Fact, decode, decode_untrusted, encode, verify_checksum
 from gateway.storage.record_schema import FACT_FIELDS, MAX_SEQ, MAX_TIME
 
 # Text that looks like the record around it.
@@ -186,3 +187,23 @@ def test_any_other_line_is_refused(message: Message, data: st.DataObject) -> Non
     except BadRecord:
         return
     raise AssertionError(f"{back} was taken")
+
+
+DEEP = st.integers(MAX_DEPTH - 3, MAX_DEPTH + 3).map(lambda depth: b"[" * depth + b"]" * depth)
+
+
+@given(st.tuples(HEADS, st.binary(max_size=50) | CONTENTS | DEEP | TEXT.map(written), TAILS).map(b"".join))
+def test_what_is_left_to_check_of_an_untrusted_line_is_its_depth(body: bytes) -> None:
+    """It is refused exactly if `decode` refuses it, or `check` its text."""
+    line = b'%b,"crc":"%08x"}\n' % (body, crc32(body))
+    assert _accepts(lambda: decode_untrusted(line)) == _accepts(
+        lambda: (decode(line), check(body + b"}", MAX_DEPTH + 1))
+    )
+
+
+def _accepts(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except ValueError:
+        return False
+    return True

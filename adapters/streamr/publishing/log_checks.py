@@ -49,12 +49,12 @@ def _fact_flaw(fact: Fact) -> str | None:
 
 def _is_link(link: Any) -> bool:
     """Whether *link* has the shape of a place in a chain: two integers, then integers or None."""
-    return (
-        type(link) is list
-        and 2 <= len(link) <= MAX_LINK
-        and all(type(each) is int for each in link[:2])
-        and all(each is None or (type(each) is int and abs(each) <= MAX_NUMBER) for each in link)
-    )
+    if type(link) is not list or not 2 <= len(link) <= MAX_LINK or link[0] is None or link[1] is None:
+        return False
+    for each in link:  # every start does this for every message, and `all` takes four times as long
+        if each is not None and (type(each) is not int or not -MAX_NUMBER <= each <= MAX_NUMBER):
+            return False
+    return True
 
 
 def signature_flaw(entry: Message | Fact) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.storage.layout import first_seqs
-from gateway.storage.record import BadRecord, Fact, encode
+from gateway.storage.record import BadRecord, Fact, encode, verify_checksum
 from gateway.storage.segments import MAX_READERS, Segments, parse_header
 
 
@@ -59,7 +59,8 @@ def test_reading_and_scanning_across_segments(tmp_path: Path) -> None:
         assert seqs(segments, after) == list(range(after + 1, 12))
     for found in segments.scan():
         seq, _ = parse_header(found.data)
-        assert segments.read(seq, found.offset) == found.data == line(seq)
+        assert found.data == line(seq)
+        assert segments.read(seq, found.offset) == found.body == verify_checksum(line(seq))
         assert seqs(segments, seq - 1, found.offset) == list(range(seq, 12))
     assert lines[-1] == line(11)
     segments.close()
@@ -69,7 +70,7 @@ def test_reading_and_scanning_across_segments(tmp_path: Path) -> None:
 def test_a_record_is_found_wherever_it_is_said_to_stand(tmp_path: Path, offset: int) -> None:
     write(sealed(tmp_path, 1), range(1, 40))
     segments = Segments(tmp_path)
-    assert [segments.read(seq, offset) for seq in range(1, 40)] == [line(seq) for seq in range(1, 40)]
+    assert [segments.read(seq, offset) for seq in range(1, 40)] == [verify_checksum(line(seq)) for seq in range(1, 40)]
     assert seqs(segments, 20, offset) == list(range(21, 40))
     assert segments.faults == []
     segments.close()
@@ -80,7 +81,7 @@ def test_long_records(tmp_path: Path, size: int) -> None:
     write(sealed(tmp_path, 1), [1, 2, 3], size)
     segments = Segments(tmp_path)
     assert segments.next_seq == 4
-    assert segments.read(2, len(line(1, size))) == line(2, size)
+    assert segments.read(2, len(line(1, size))) == verify_checksum(line(2, size))
     segments.close()
 
 
@@ -142,12 +143,12 @@ def test_a_sealed_segment_is_read_on_while_it_is_renamed_and_retired(tmp_path: P
     segments.seal(1)
     write(facts(tmp_path, 1), [2])
     assert segments.path(1) == sealed(tmp_path, 1)
-    assert segments.read(3, 0) == line(3)
+    assert segments.read(3, 0) == verify_checksum(line(3))
     sealed(tmp_path, 1).unlink()
     assert segments.path(1) == facts(tmp_path, 1)
     assert [parse_header(found.data)[0] for found in scan] == [2, 3]
     segments.close_reader(1)
-    assert segments.read(2, 12345) == line(2)
+    assert segments.read(2, 12345) == verify_checksum(line(2))
     with pytest.raises(BadRecord):
         segments.read(3, 0)
     assert segments.faults == []
@@ -162,7 +163,7 @@ def test_facts_files_are_segments_with_gaps(tmp_path: Path) -> None:
     assert (segments.first_seqs, segments.next_seq) == ([1, 41, 61], 63)
     assert seqs(segments) == [1, 7, 30, 61, 62]
     assert seqs(segments, 7) == [30, 61, 62]
-    assert segments.read(30, 0) == line(30)
+    assert segments.read(30, 0) == verify_checksum(line(30))
     segments.close()
 
 
@@ -189,7 +190,7 @@ def test_few_files_are_kept_open(tmp_path: Path) -> None:
         write(sealed(tmp_path, seq), [seq])
     segments = Segments(tmp_path)
     for seq in (*range(1, count + 1), 1, count):
-        assert segments.read(seq, 0) == line(seq)
+        assert segments.read(seq, 0) == verify_checksum(line(seq))
     assert len(segments._readers) == MAX_READERS
     segments.close()
     assert not segments._readers
