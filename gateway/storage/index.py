@@ -160,18 +160,31 @@ class Index(Lookup):
 
     def _catch_up(self) -> int:
         if self._tables.meta("applied") >= self._segments.next_seq:
-            self._tables.clear()  # they are ahead of the log: it was replaced, or the disk lied
-        self.facts.adopt_front()
-        self.facts.repair()
-        self._number_end = self._tables.meta("next_number")
+            self._tables.replace()()  # they are ahead of the log: it was replaced, or the disk lied
+        is_build = not self._tables.meta("applied") and self._segments.next_seq > 1
+        if is_build:
+            self._begin_build()()
+        else:
+            self.facts.adopt_front()
+            self.facts.repair()
+            self._number_end = self._tables.meta("next_number")
         done = 0
         entries = self._entries_after(self._tables.meta("applied"))
         while batch := list(islice(entries, BATCH_ENTRIES)):
             self._apply(SyncedBatch(*zip(*batch, strict=True)))
             done += len(batch)
+        if is_build:
+            self._tables.finish_build()
         self.prune(self._segments.first_kept)  # a crash may have come before it, in the midst of a retirement
         self._level = self._segments.next_seq - 1
         return done
+
+    def _begin_build(self) -> Callable[[], None]:
+        """Begin to build the tables; return a call that closes the old ones, which must be made on the loop."""
+        let_go = self._tables.begin_build(self._stopping.is_set)
+        self.facts.adopt_front()
+        self._level = self._number_end = 0
+        return let_go
 
     def _check(self) -> None:
         """Raise `sqlite3.Error`, `Unavailable` or `ValueError` if the tables are damaged or inconsistent."""
@@ -273,15 +286,16 @@ class Index(Lookup):
         while not done and not self._stopping.is_set():
             self._tables.damage = self._tables.damage or "a rebuild was requested"
             try:
-                self._post(self._segments.reserve.lend(self._tables.replace))
+                self._post(self._segments.reserve.lend(self._begin_build))
                 self.rebuilds += 1
-                self.facts.adopt_front()
-                self._level = self._number_end = 0
                 if done := self._apply_log():
+                    self._segments.reserve.lend(self._tables.finish_build)
                     self._tables.damage = None
             except (sqlite3.Error, OSError) as error:
-                self._report_failure(error)
-                self._stopping.wait(RETRY_SECONDS)
+                done = False
+                if not self._stopping.is_set():
+                    self._report_failure(error)
+                    self._stopping.wait(RETRY_SECONDS)
             while not self._rebuild_requests.empty():
                 self._rebuild_requests.get().set()
         return done

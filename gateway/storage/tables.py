@@ -3,11 +3,13 @@
 Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A damaged file is
 given up: nothing is read until another one has replaced it and agrees with the log. A batch is one transaction with few
 statements for each table. SQLite journals a statement by itself if it could fail halfway, for instance on a NOT NULL:
-`records` has none, and the journal of the others is in memory.
+`records` has none, and the journal of the others is in memory. Tables that are made from the whole log are written to
+a file that replaces the other one when it is complete.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -19,11 +21,13 @@ from typing import Any
 from gateway.core.errors import Unavailable
 
 from . import permissions
+from .layout import sync_directory
 from .schema import MESSAGES, SCHEMA
 
 MAX_ROWS_PER_STATEMENT = 128  # older SQLite takes 999 values
-SHADOWS = "texts_"  # tables that belong to an FTS5 table, which writes them itself
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
+BUILD_CACHE = -(16 << 10)  # KiB of pages that are kept while a file is built, and sorted at once
+STEPS = 100_000  # of SQLite's virtual machine between two looks whether to stop
 
 CHECK_SECONDS = 0.25  # for checking every page at a start; damage that is found later is repaired later
 
@@ -46,6 +50,8 @@ class Tables:
 
     def __init__(self, path: Path, extra: str = "") -> None:
         self._path = path
+        self._new = path.with_name(f"{path.name}.new")  # while it is built
+        _remove(self._new)
         self._schema = SCHEMA + MESSAGES + extra
         self.damage: str | None = None  # why nothing is read
         self.on_damage: Callable[[], None] = lambda: None  # called when a read finds damage
@@ -79,15 +85,6 @@ class Tables:
                 for sql, values in extra:
                     self._write.execute(sql, values)
 
-    def clear(self) -> None:
-        """Empty all tables."""
-        with self._write:
-            self._write.execute("BEGIN")
-            for (table,) in self._write.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
-                if table != "meta" and not table.startswith(SHADOWS):
-                    self._write.execute(f"DELETE FROM {table}")
-            self._write.execute("DELETE FROM meta WHERE key != 'schema'")
-
     def check(self) -> None:
         """Raise `sqlite3.Error` if a check of the pages, cut off after `CHECK_SECONDS`, finds damage."""
         end = monotonic() + CHECK_SECONDS
@@ -104,12 +101,37 @@ class Tables:
             raise sqlite3.DatabaseError(found)
 
     def replace(self) -> Callable[[], None]:
-        """Replace the file by a new one; return a call that closes the old one, which must be made on the loop."""
+        """Replace the file by an empty one; return a call that closes the old one, which must be made on the loop."""
         let_go = self._read.close
         self._write.close()
         _remove(self._path)
         self._connect()
         return let_go
+
+    def begin_build(self, is_stopping: Callable[[], bool]) -> Callable[[], None]:
+        """Remove the file, and write to a new one until `finish_build`; a crash before that leaves none.
+
+        The new file has no journal, and no index but those that keep keys unique, so a record takes half the time.
+        Nothing may be read meanwhile. A statement is interrupted (`sqlite3.OperationalError`) once *is_stopping*.
+        Return a call that closes the old file, as `replace` does.
+        """
+        let_go = self._read.close
+        self._write.close()
+        _remove(self._path)
+        _remove(self._new)
+        self._write, self._index_statements = _begin(self._new, self._schema, is_stopping)
+        return let_go
+
+    def finish_build(self) -> None:
+        """Index what was written, and use the new file from now on."""
+        for sql in self._index_statements:
+            self._write.execute(sql)
+        self._write.close()
+        with self._new.open("rb") as file:
+            os.fsync(file.fileno())
+        self._new.rename(self._path)
+        sync_directory(self._path.parent)
+        self._connect()
 
     def close(self) -> None:
         """Close the file."""
@@ -189,6 +211,30 @@ def _remove(path: Path) -> None:
         path.with_name(name).unlink(missing_ok=True)
 
 
+def _create(connection: sqlite3.Connection, schema: str) -> None:
+    connection.executescript(schema)
+    connection.execute("INSERT INTO meta VALUES ('schema', ?)", (schema,))
+
+
+def _begin(path: Path, schema: str, is_stopping: Callable[[], bool]) -> tuple[sqlite3.Connection, list[str]]:
+    """Create the database at *path* without its indexes; return the statements that create these."""
+    path.touch(permissions.FILE_MODE)
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute(f"PRAGMA cache_size = {BUILD_CACHE}")
+    folder = str(path.absolute().parent).replace("'", "''")
+    connection.execute(f"PRAGMA temp_store_directory = '{folder}'")  # indexes are sorted there: /tmp may be small
+    _create(connection, schema)
+    found = connection.execute(
+        "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND sql NOT LIKE 'CREATE UNIQUE%'"
+    ).fetchall()
+    for name, _ in found:
+        connection.execute(f"DROP INDEX {name}")
+    connection.set_progress_handler(is_stopping, STEPS)
+    return connection, [sql for _, sql in found]
+
+
 def _open(path: Path, schema: str) -> sqlite3.Connection:
     """Open the database at *path*; create it if it is missing, damaged, or has another schema."""
     for _attempt in range(2):
@@ -199,8 +245,7 @@ def _open(path: Path, schema: str) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA temp_store = MEMORY")
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
-                connection.executescript(schema)
-                connection.execute("INSERT INTO meta VALUES ('schema', ?)", (schema,))
+                _create(connection, schema)
             whole = path.stat().st_size % connection.execute("PRAGMA page_size").fetchone()[0] == 0
             if whole and connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (schema,):
                 return connection

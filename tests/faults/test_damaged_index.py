@@ -13,6 +13,7 @@ import pytest
 
 from gateway.core.errors import Unavailable
 from gateway.storage import index as index_module
+from gateway.storage import tables as tables_module
 from gateway.storage.segments import Segments
 
 if TYPE_CHECKING:
@@ -65,6 +66,55 @@ def test_a_missing_index_beside_an_old_journal(core: Core, make_core: MakeCore) 
     index(core).unlink()
     for suffix in ("-wal", "-shm"):
         index(core).with_name(index(core).name + suffix).write_bytes(b"old" * 1000)
+    check(make_core())
+
+
+def test_a_file_that_was_not_finished_is_built_anew(core: Core, make_core: MakeCore) -> None:
+    unfinished = index(core).with_name("index.sqlite.new")
+    index(core).rename(unfinished)
+    check(make_core())
+    assert not unfinished.exists()
+
+
+def test_a_built_index_has_the_tables_and_indexes_of_one_that_grew(core: Core, make_core: MakeCore) -> None:
+    grown = schema(index(core))
+    index(core).unlink()
+    check(make_core())
+    assert schema(index(core)) == grown
+
+
+def schema(path: Path) -> set[tuple[str, str]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return set(connection.execute("SELECT name, sql FROM sqlite_schema"))
+
+
+def test_a_build_that_fails_is_begun_anew(core: Core, make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core()
+    tables = core.index._tables
+    finish, left = tables.finish_build, [2]
+
+    def fail() -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise sqlite3.OperationalError("database or disk is full")
+        finish()
+
+    monkeypatch.setattr(index_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(tables, "finish_build", fail)
+    core.index.rebuild()
+    core.settle()
+    assert (core.index.rebuilds, len(core.disk_faults)) == (3, 2)
+    check(core)
+
+
+def test_a_build_ends_when_the_gateway_stops(core: Core, make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables_module, "STEPS", 1)
+    tables = tables_module.Tables(index(core), "")
+    tables.begin_build(lambda: True)()
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+        tables.finish_build()
+    tables.close()
+    assert not index(core).exists()
     check(make_core())
 
 

@@ -108,7 +108,7 @@ def test_retention_removes_words(make_core: Callable[..., Any], tmp_path: Path) 
     index.prune(before[1][0] + 1)
     assert search(index.path, asked, 10) == before[2:]
     assert index.rows("SELECT rowid FROM texts") == [(before[2][0],)], "the copies are gone as well"
-    index._tables.clear()
+    index._tables.replace()()
     assert search(index.path, asked, 10) == []
     assert index.catch_up() > 0, "it is filled again"
     assert len(search(index.path, asked, 10)) == 3
