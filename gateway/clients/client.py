@@ -25,7 +25,7 @@ class ReceivedMessage:
 
 
 class Client(ABC):
-    """A peer of the gateway at *http* (`HOST:PORT`, or a URL); messages that it receives are put into `heard`.
+    """A peer of the gateway at *http* (`HOST:PORT`, or a URL); `received` has the messages that it receives.
 
     *key* is an API key.
     """
@@ -35,7 +35,7 @@ class Client(ABC):
     def __init__(self, http: str, key: str | None = None) -> None:
         self.url = http.rstrip("/") if "://" in http else f"http://{http}"
         self.key = key
-        self.heard: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+        self.received: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -57,7 +57,7 @@ class Client(ABC):
 
     async def next(self, wait: float = WAIT) -> ReceivedMessage:
         """Return the next message that the peer receives; raise `TimeoutError` after *wait* seconds."""
-        return await asyncio.wait_for(self.heard.get(), wait)
+        return await asyncio.wait_for(self.received.get(), wait)
 
     @abstractmethod
     async def open(self) -> None:
@@ -72,12 +72,12 @@ class Client(ABC):
         """Subscribe to *channel*; messages published after this returns are received."""
 
     @abstractmethod
-    async def say(self, channel: str, content: Any) -> None:
+    async def publish(self, channel: str, content: Any) -> None:
         """Publish *content* on *channel*."""
 
     @abstractmethod
     async def _listen(self) -> None:
-        """Put what arrives into `heard`."""
+        """Put what arrives into `received`."""
 
 
 @cache

@@ -22,7 +22,7 @@ class RelayClient(WebSocketClient):
         if "error" in answer:
             raise ValueError(answer["error"])
 
-    async def say(self, channel: str, content: Any) -> None:
+    async def publish(self, channel: str, content: Any) -> None:
         """Broadcast *content*."""
         await self._send({"type": 6, "topic": channel, **self._fields(content)})
 
@@ -39,6 +39,6 @@ class RelayClient(WebSocketClient):
         if frame["type"] in (4, 6) and "src" in frame:
             extra = {key: value for key, value in frame.items() if key not in self.OWN}
             content = extra["json"] if extra.keys() == {"json"} else extra
-            self.heard.put_nowait(ReceivedMessage(frame["topic"], content, frame["type"] == 4, frame))
+            self.received.put_nowait(ReceivedMessage(frame["topic"], content, frame["type"] == 4, frame))
         elif frame["type"] == 2:
             self._answers.put_nowait(frame)

@@ -40,7 +40,7 @@ class RestClient(Client):
         self._take(channel, event)
         self._listening[channel] = asyncio.create_task(self._hear(subscription))
 
-    async def say(self, channel: str, content: Any) -> None:
+    async def publish(self, channel: str, content: Any) -> None:
         """Publish *content*; it is on disk when this returns."""
         await self.program.publish(channel, content)
 
@@ -55,7 +55,7 @@ class RestClient(Client):
 
     def _take(self, channel: str, event: Event) -> None:
         if isinstance(event, Message):
-            self.heard.put_nowait(ReceivedMessage(channel, event.content, event.direct, event.raw))
+            self.received.put_nowait(ReceivedMessage(channel, event.content, event.direct, event.raw))
 
     async def _listen(self) -> None:
         """Do nothing, because each subscription has its own task."""

@@ -78,7 +78,7 @@ class SproutClient(Client):
         """Subscribe to the community of *channel*."""
         await self._request("subscribe {} " + await self.community(channel))
 
-    async def say(self, channel: str, content: Any) -> None:
+    async def publish(self, channel: str, content: Any) -> None:
         """Announce a Reply; it is on disk when this returns."""
         await self._announce(await self.community(channel), content, {})
 
@@ -143,10 +143,10 @@ class SproutClient(Client):
         return ArborNode(id, urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
     def _take(self, node: ArborNode) -> None:
-        if (heard := self._heard_as(node)) is not None:
-            self.heard.put_nowait(heard)
+        if (message := self._message_of(node)) is not None:
+            self.received.put_nowait(message)
 
-    def _heard_as(self, node: ArborNode) -> ReceivedMessage | None:
+    def _message_of(self, node: ArborNode) -> ReceivedMessage | None:
         """Return *node* as a message, or None if it is not one on a channel that this client knows."""
         reply = self._factory.read(node.raw)
         channels = {community: channel for channel, community in self._communities.items()}

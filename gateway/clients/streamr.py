@@ -30,13 +30,13 @@ class StreamrClient(WebSocketClient):
         if answer[1] != 2:
             raise ValueError(answer[3])
 
-    async def say(self, channel: str, content: Any) -> None:
+    async def publish(self, channel: str, content: Any) -> None:
         """Publish *content*."""
         await self._publish(self._message(channel, content))
 
     async def direct(self, channel: str, number: int, content: Any) -> None:
         """Send *content* to only the peer with *number*, by publishing to its inbox."""
-        await self.say(f"{channel}/@{number}", content)
+        await self.publish(f"{channel}/@{number}", content)
 
     def _message(self, stream: str, content: Any) -> list[Any]:
         self._sequence += 1
@@ -49,7 +49,7 @@ class StreamrClient(WebSocketClient):
     def _take(self, frame: Any) -> None:
         if frame[1] == 0:
             stream, _, inbox = frame[3][1][0].partition("/@")
-            self.heard.put_nowait(ReceivedMessage(stream, json.loads(frame[3][7]), bool(inbox), frame[3]))
+            self.received.put_nowait(ReceivedMessage(stream, json.loads(frame[3][7]), bool(inbox), frame[3]))
         elif frame[1] == 7 and frame[2].startswith("publish"):
             self.errors.append(frame)
         else:

@@ -51,4 +51,4 @@ class WebSocketClient(Client):
 
     @abstractmethod
     def _take(self, frame: Any) -> None:
-        """Put *frame* into `heard` if it is a message, and into `_answers` if it is an answer."""
+        """Put *frame* into `received` if it is a message, and into `_answers` if it is an answer."""

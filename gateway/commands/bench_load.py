@@ -96,7 +96,7 @@ async def run(load: Load) -> BenchOutcome:
 
         accepted.expected = await _Phase(load, outcome, "REST", publish, listeners).run()
         if relay is not None:
-            await _Phase(load, outcome, "WebSocket", partial(relay.say, load.channel), listeners).run()
+            await _Phase(load, outcome, "WebSocket", partial(relay.publish, load.channel), listeners).run()
         await _tidy(program, load.channel)
     return outcome
 
@@ -111,7 +111,7 @@ async def _relay(load: Load, outcome: BenchOutcome, stack: AsyncExitStack) -> Re
 
 
 class _Phase:
-    """Publishing in one way, *name*, and what every listener hears of it."""
+    """Publishing in one way, *name*, and what every listener receives of it."""
 
     def __init__(self, load: Load, outcome: BenchOutcome, name: str, publish: Publish, listeners: list[Client]) -> None:
         self._load = load
@@ -123,7 +123,7 @@ class _Phase:
         self._sent: dict[str, float] = {}  # when each message was, by its id
 
     async def run(self) -> int:
-        """Publish, and wait until every listener has heard everything or no longer hears; return how many were sent."""
+        """Publish, and wait until every listener has everything or is gone; return how many messages were sent."""
         async with anyio.create_task_group() as hearing:
             for listener in self._listeners:
                 hearing.start_soon(self._hear, listener)
@@ -171,10 +171,10 @@ class _Phase:
             free.release_on_behalf_of(id)
 
     async def _hear(self, listener: Client) -> None:
-        """Measure what *listener* hears."""
+        """Measure when messages reach *listener*."""
         flow = self._flows[listener.protocol]
         while True:
-            message = await listener.heard.get()
+            message = await listener.received.get()
             if (begin := self._sent.get(message.content.get("bench"))) is not None:
                 flow.latencies.append(time.perf_counter() - begin)
 

@@ -131,7 +131,7 @@ async def _broadcasts(title: str, peers: DemoPeers) -> Matrix:
     matrix = Matrix(title)
     for said_by, speaker in peers.speakers.items():
         content = {"content": f"{title}: {said_by}"}
-        say = partial(speaker.say, CHANNEL, content)
+        say = partial(speaker.publish, CHANNEL, content)
         await _exchange(matrix, said_by, say, ReceivedMessage(CHANNEL, content), peers.listeners)
     return matrix
 

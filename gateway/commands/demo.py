@@ -34,7 +34,7 @@ class DemoPeers(NamedTuple):
 
 @dataclass
 class Matrix:
-    """After how many milliseconds each listener heard each speaker; None if it did not."""
+    """After how many milliseconds each listener received each speaker's message; None if it did not."""
 
     title: str
     cells: dict[tuple[str, str], float | None] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Matrix:
 
     @property
     def arrived(self) -> int:
-        """How many were heard."""
+        """How many messages arrived."""
         return sum(cell is not None for cell in self.cells.values())
 
     def rows(self) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ async def _broadcasts(peers: DemoPeers) -> Matrix:
     for said_by, speaker in peers.speakers.items():
         content = {"content": f"hello from {said_by}"}
         await _exchange(
-            matrix, said_by, peers.listeners, speaker.say(CHANNEL, content), ReceivedMessage(CHANNEL, content)
+            matrix, said_by, peers.listeners, speaker.publish(CHANNEL, content), ReceivedMessage(CHANNEL, content)
         )
     return matrix
 
@@ -178,7 +178,7 @@ async def _directs(peers: DemoPeers) -> Matrix:
 async def _exchange(
     matrix: Matrix, said_by: str, listeners: dict[str, Any], said: Coroutine[Any, Any, None], what: ReceivedMessage
 ) -> None:
-    """Await *said*, and enter who heard *what* into the *matrix*."""
+    """Await *said*, and enter who received *what* into the *matrix*."""
     begin = perf_counter()
     waiting = [asyncio.create_task(arrival(listener, what, TIMEOUT_SECONDS)) for listener in listeners.values()]
     (fault,) = await asyncio.gather(asyncio.wait_for(said, TIMEOUT_SECONDS), return_exceptions=True)
@@ -189,10 +189,10 @@ async def _exchange(
 
 
 async def arrival(listener: Any, what: ReceivedMessage, seconds: float) -> float | None:
-    """When *listener* hears *what*, in seconds of `perf_counter`; None if it does not within so many *seconds*."""
+    """When *listener* receives *what*, in seconds of `perf_counter`; None if that takes more than *seconds*."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            while await listener.heard.get() != what:
+            while await listener.received.get() != what:
                 pass
             return perf_counter()
     return None

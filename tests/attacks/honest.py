@@ -103,7 +103,7 @@ async def pair(book: Book, kind: str, say: Say, listener: Client, first: float) 
 
     async def hear() -> None:
         while True:
-            content = (await listener.heard.get()).content
+            content = (await listener.received.get()).content
             book.hear(kind, int(content["content"]))
 
     hearing = asyncio.create_task(hear())
@@ -145,7 +145,7 @@ class Asker:
 
 def saying(speaker: Client) -> Say:
     """How *speaker* says a number."""
-    return lambda number: speaker.say(f"honest/{speaker.protocol}", {"content": str(number)})
+    return lambda number: speaker.publish(f"honest/{speaker.protocol}", {"content": str(number)})
 
 
 def head(http: str, key: str | None, request: str) -> str:

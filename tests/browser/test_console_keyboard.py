@@ -118,7 +118,7 @@ def test_a_conversation_with_one_s_keyboard(visitors: Visitors, server: Server, 
             await tab_to(page, "Channel")
             await enter(page, "garden")
             await expect(page.locator("[role=status]", has_text="What is published now is traced.")).to_be_visible()
-            await relay.say("garden", {"content": "traced"})
+            await relay.publish("garden", {"content": "traced"})
             await expect(page.locator("tbody a")).to_have_count(2)  # its time, and its sender
             time = await page.locator("tbody a").first.inner_text()
             await go(page, time)

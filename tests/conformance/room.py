@@ -76,7 +76,7 @@ class Room:
         end = {END: next(_ends)}
         for who in (self.speaker, self.listener):
             await who.settle()
-        await self.witness.say(self.channel, end)
+        await self.witness.publish(self.channel, end)
         return await asyncio.gather(*(self._until(end, ear) for ear in ears))
 
     async def heard(self) -> list[Any]:

@@ -184,7 +184,7 @@ async def everybody_hears_everything_once(servers: list[Server], *, sprout: bool
         said = []
         for number, client in enumerate(clients):
             said.append({"n": number, "by": client.protocol})
-            await client.say(CHANNEL, said[-1])
+            await client.publish(CHANNEL, said[-1])
         told = await asyncio.gather(*map(heard, clients))
         for client, own, contents in zip(clients, said, told, strict=True):
             counts = Counter(json.dumps(content) for content in contents)

@@ -56,7 +56,7 @@ async def test_broadcast(room: Room) -> None:
     await room.listener.subscribe(room.channel)
     await room.speaker.subscribe(room.channel)
     for content in CONTENTS.values():
-        await room.speaker.say(room.channel, content)
+        await room.speaker.publish(room.channel, content)
     heard, echo = await room.end(room.listener, room.speaker)
     assert [each.content for each in heard] == list(CONTENTS.values())
     assert {(each.channel, each.direct) for each in heard} == {(room.channel, False)}
@@ -86,7 +86,7 @@ async def test_history(room: Room) -> None:
     """Who comes later finds it, by its protocol's own means; where there are none, it hears what is said from then."""
     said = [{"n": 0}, {"content": "one"}, "two", [3]]
     for content in said:
-        await room.speaker.say(room.channel, content)
+        await room.speaker.publish(room.channel, content)
     await room.end()
     found = await room.said_before(room.listener)
     assert found == (None if room.listener.protocol == "topic_relay" else said)
@@ -128,7 +128,7 @@ async def test_thread(room: Room) -> None:
     """The answer to a message says to which, in each protocol's words: `inReplyTo`, or the parent of a node."""
     await room.speaker.subscribe(room.channel)
     await room.listener.subscribe(room.channel)
-    await room.listener.say(room.channel, {"content": "a question"})
+    await room.listener.publish(room.channel, {"content": "a question"})
     (asked,) = await room.end(room.speaker)
     (kept,) = await room.kept()
     await room.speaker.answer(asked[0], kept["id"], {"content": "the answer"})
@@ -144,7 +144,7 @@ async def test_oversized(room: Room) -> None:
     await room.listener.subscribe(room.channel)
     unfit, content = room.speaker.too_long_for, room.speaker.oversized
     before = {protocol: await room.undeliverable(protocol) for protocol in unfit}
-    await room.speaker.say(room.channel, content)
+    await room.speaker.publish(room.channel, content)
     assert await room.heard() == ([] if room.listener.protocol in unfit else [content])
     (kept,) = await room.kept()
     assert kept["content"] == content
@@ -171,5 +171,5 @@ async def test_unicode(room: Room) -> None:
     """Every character arrives, in keys as in values."""
     await room.listener.subscribe(room.channel)
     for content in TEXTS.values():
-        await room.speaker.say(room.channel, content)
+        await room.speaker.publish(room.channel, content)
     assert await room.heard() == list(TEXTS.values())

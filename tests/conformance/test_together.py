@@ -40,7 +40,7 @@ async def test_all_listeners_hear_the_same_order(gateway: Address, channel: str,
         for ear in ears:
             await ear.subscribe(channel)
         for number in range(50):
-            await mouth.say(channel, {"n": number})
+            await mouth.publish(channel, {"n": number})
         for ear in ears:
             assert [(await ear.next()).content["n"] for _ in range(50)] == list(range(50)), ear.protocol
 
@@ -49,7 +49,7 @@ async def test_all_listeners_hear_the_same_order(gateway: Address, channel: str,
 async def test_history_holds_what_was_said_with_its_sender(gateway: Address, channel: str, speaker: str) -> None:
     async with someone(gateway, speaker) as mouth, program(gateway) as ear:
         await ear.subscribe(channel)
-        await mouth.say(channel, {"n": 1})
+        await mouth.publish(channel, {"n": 1})
         await ear.next()
         (message,) = (await ear.get(channel))["messages"]
         assert message["content"] == {"n": 1}
@@ -74,14 +74,14 @@ async def test_one_bad_peer_disturbs_nobody(gateway: Address, channel: str, bad:
         ears = [await stack.enter_async_context(someone(gateway, protocol, 1)) for protocol in SPEAKERS]
         for ear in ears:
             await ear.subscribe(channel)
-        await asyncio.gather(peer.babble(), *(mouth.say(channel, {"n": number}) for number in range(5)))
+        await asyncio.gather(peer.babble(), *(mouth.publish(channel, {"n": number}) for number in range(5)))
         for ear in ears:
             assert sorted([(await ear.next()).content["n"] for _ in range(5)]) == [0, 1, 2, 3, 4], ear.protocol
 
 
 async def test_a_channel_is_one_thing_with_four_names(gateway: Address, channel: str) -> None:
     async with someone(gateway, "sprout") as mouth, program(gateway) as reader:
-        await mouth.say(channel, {"n": 1})
+        await mouth.publish(channel, {"n": 1})
         found = await reader.get(channel, "")
     assert found["topic"] == found["stream"] == found["name"] == channel
     assert found["community"].startswith("SHA512_B32__")

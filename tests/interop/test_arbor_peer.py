@@ -46,7 +46,7 @@ def test_it_hears_what_a_topic_relay_peer_says_and_believes_every_signature(serv
             assert (listed["id"], listed["metadata"]) == (lobby, {"channel/1": "lobby"})
             await client.do("bootstrap")
             await client.do(f"subscribe {lobby}")
-            await relay.say("lobby", {"content": "hello, forest"})
+            await relay.publish("lobby", {"content": "hello, forest"})
             who = await client.next("announced", type="identity")
             said = await client.next("announced", type="reply", content="hello, forest")
             assert said["author"] == who["id"]
@@ -102,7 +102,7 @@ def test_its_communities_are_channels(server: Server, program: Path) -> None:
         async with arbor(program, server.sprout) as client, RelayClient(server.http) as relay:
             made = await client.do("community from arbor")
             await client.do(f"subscribe {made['id']}")
-            await relay.say("from arbor", {"n": 1})
+            await relay.publish("from arbor", {"n": 1})
             said = await client.next("announced", type="reply")
             assert (said["community"], json.loads(said["content"])) == (made["id"], {"n": 1})
             assert said["metadata"]["json/1"] == "true"

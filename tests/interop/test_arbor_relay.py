@@ -70,7 +70,7 @@ def test_a_client_loads_a_thousand_nodes_and_talks_and_again_after_a_restart(
             community = await community_of(server, "big community 0")
             said.add((await client.do(f"say {community} hello, gateway"))["id"])
             assert (await relay.next()).content == {"content": "hello, gateway"}
-            await relay.say("big community 0", {"content": "hello, client"})
+            await relay.publish("big community 0", {"content": "hello, client"})
             heard = await client.next("stored", content="hello, client")
             said.add(heard["id"])
         assert not FAILED.findall(client.log.replace("failed to read sprout message: EOF", ""))
@@ -132,7 +132,7 @@ async def heard(client: Client) -> list[Any]:
 async def everybody_hears_once(clients: list[Client], member: Arbor, channel: str, community: str, text: str) -> None:
     """Two clients of gateways and one of the relay say something each."""
     for number, client in enumerate(clients):
-        await client.say(channel, {"content": f"{text} {number}"})
+        await client.publish(channel, {"content": f"{text} {number}"})
     own = await member.do(f"say {community} {text} from arbor")
     for number, client in enumerate(clients):
         others = {f"{text} {n}" for n in range(len(clients)) if n != number} | {f"{text} from arbor"}
@@ -176,7 +176,7 @@ def test_two_gateways_and_a_genuine_relay_in_a_triangle(program: Path, tmp_path:
                 # The relay goes down, misses something, and comes back where it was.
                 await relay.end()
                 await caught_up(b, 1)
-                await first.say("a community 0", {"content": "meanwhile"})
+                await first.publish("a community 0", {"content": "meanwhile"})
                 assert await heard(second) == ["meanwhile"]
             async with (
                 arbor(program, "relay", "-peers", peers, *own) as again,

@@ -65,9 +65,9 @@ def test_it_hears_and_is_heard_by_other_protocols(server: Server) -> None:
             client.do("broadcast", topic="bridge", body={"from": "koshare"})
             for peer in (rest, streamr):
                 assert (await peer.next()).content == {"from": "koshare"}
-            await rest.say("bridge", {"from": "rest"})
+            await rest.publish("bridge", {"from": "rest"})
             assert (await client.told("packet"))["packet"]["from"] == "rest"
-            await streamr.say("bridge", "a string")
+            await streamr.publish("bridge", "a string")
             assert (await client.told("packet"))["packet"]["json"] == "a string"
 
     run(scenario)

@@ -109,7 +109,7 @@ def test_both_sides_hear_each_other(relay: Relay, start: Start, loop: str) -> No
             there.do("broadcast", topic="talk", body={"content": "from there"})
             heard = await here.next()
             assert heard.content == {"content": "from there"}
-            await here.say("talk", {"content": "from here"})
+            await here.publish("talk", {"content": "from here"})
             packet = (await there.told("packet"))["packet"]
             assert packet["content"] == "from here"
             id = await asyncio.to_thread(publish, server, "talk", "by REST")

@@ -148,7 +148,7 @@ def test_they_talk_with_peers_on_the_topic_relay_and_on_sprout(server: Server) -
                         assert "ignature" in (await reader.told("error"))["message"]
             for peer, others in ((relay, sprout), (sprout, relay)):
                 for content in (WORLD, {"content": "just text, é"}, {"n": 1}):
-                    await peer.say("market", content)
+                    await peer.publish("market", content)
                     assert await others.next() == ReceivedMessage("market", content)
                     for client in everybody:
                         (heard,) = await client.hears(content)
@@ -170,9 +170,9 @@ def test_each_version_alone_talks_with_the_others_in_any_script(server: Server, 
             await client.publish(stream, WORLD)
             await client.hears(WORLD)
             assert [await peer.next() for peer in (relay, sprout)] == [ReceivedMessage(stream, WORLD)] * 2
-            await relay.say(stream, WORLD)
+            await relay.publish(stream, WORLD)
             await client.hears(WORLD)  # before the next one is sent: nothing orders what two connections say
-            await sprout.say(stream, {"content": "é"})
+            await sprout.publish(stream, {"content": "é"})
             await client.hears({"content": "é"})
             resent = await client.resent(stream, {"last": 3})  # in the order of what their authors say of the time
             assert sorted(resent, key=json.dumps) == sorted([WORLD, WORLD, {"content": "é"}], key=json.dumps)
@@ -202,7 +202,7 @@ def test_clients_without_a_login_only_read(server: Server) -> None:
             readers = [await crew.open(server, version, 0, {}) for version in ("4.1.6", "5.1.0")]
             for reader in readers:
                 await reader.subscribe("public")
-            await relay.say("public", {"n": 1})
+            await relay.publish("public", {"n": 1})
             for reader in readers:
                 await reader.hears({"n": 1})
                 assert await reader.resent("public", {"last": 1}) == [{"n": 1}]

@@ -103,9 +103,9 @@ def test_what_others_say_is_read_by_a_genuine_subscriber_where_all_is_encrypted(
             reader = await crew.open(server, "5.1.0", 0x8888)
             await asyncio.gather(*(peer.subscribe("sealed") for peer in (relay, sprout, reader)))
             for content in (WORLD, {"n": 1}):
-                await relay.say("sealed", content)
+                await relay.publish("sealed", content)
                 await reader.hears(content)
-            await sprout.say("sealed", {"content": "é"})
+            await sprout.publish("sealed", {"content": "é"})
             await reader.hears({"content": "é"})
             resent = await reader.resent("sealed", {"last": 3})
             assert sorted(resent, key=json.dumps) == sorted([WORLD, {"n": 1}, {"content": "é"}], key=json.dumps)
@@ -141,7 +141,7 @@ def test_where_all_is_encrypted_and_read_both_sides_understand_each_other(server
             await client.publish("both", WORLD)
             assert await relay.next() == ReceivedMessage("both", WORLD)
             await reader.hears(WORLD)  # it asks another publisher for the next key: nothing orders the two
-            await relay.say("both", {"answer": "é"})
+            await relay.publish("both", {"answer": "é"})
             await reader.hears({"answer": "é"})
 
     run(scenario)
@@ -159,7 +159,7 @@ def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp
             await asyncio.gather(relay.subscribe("read/it"), relay.subscribe("sealed"))
             await writer.publish("read/it", {"n": 1})
             assert await relay.next() == ReceivedMessage("read/it", {"n": 1})
-            await relay.say("sealed", WORLD)
+            await relay.publish("sealed", WORLD)
             await history_becomes(server, "sealed", [WORLD])
 
     async def after(server: Server) -> None:

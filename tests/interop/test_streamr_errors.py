@@ -97,7 +97,7 @@ def test_group_keys_are_exchanged_with_the_gateway_where_not_everybody_may_read(
             await client.publish("closed", {"n": 1})
             assert await relay.next() == ReceivedMessage("closed", {"n": 1})
             await client.hears({"n": 1})
-            await relay.say("closed", {"n": 2})
+            await relay.publish("closed", {"n": 2})
             await client.hears({"n": 2})
 
     run(scenario)

@@ -139,8 +139,8 @@ async def conversation(server: Server) -> list[Listener]:
         await publisher.send(json.dumps([2, 10, "end", "nothing", 0]))
         assert json.loads(await publisher.recv())[2] == "end", "every message was taken"
         for content in ({"from": "the relay"}, {"é": "🌳", "is": "the last"}):
-            await relay.say("all", content)
-            await relay.say("sealed", content)
+            await relay.publish("all", content)
+            await relay.publish("sealed", content)
         for listener in listeners:
             await finish(listener)
     for listener in listeners:

@@ -75,7 +75,7 @@ class Traffic:
                 while not self._over.is_set():
                     self.said += 1
                     content = {"n": self.said, "by": client.protocol}
-                    await asyncio.wait_for(client.say("lobby", content), 10)
+                    await asyncio.wait_for(client.publish("lobby", content), 10)
                     if client.protocol in ("rest", "sprout"):
                         self.kept.append(content)
                     await asyncio.sleep(0.02)

@@ -53,7 +53,7 @@ class RelaySpeaker(RelayClient, Speaker):
     async def say_twice(self, channel: str, content: Any) -> None:
         """A packet has no id: these are two messages."""
         for _ in range(2):
-            await self.say(channel, content)
+            await self.publish(channel, content)
 
     async def babble(self) -> None:
         """Each is answered with an error, and the connection lives."""

@@ -93,7 +93,7 @@ class Speaker(Client):
 
     async def answer(self, question: ReceivedMessage, id: str, content: dict[str, str]) -> None:
         """Say *content* in answer to the *question* that was heard, whose canonical id is *id*: mostly `inReplyTo`."""
-        await self.say(question.channel, {**content, "inReplyTo": id})
+        await self.publish(question.channel, {**content, "inReplyTo": id})
 
     def answered(self, heard: ReceivedMessage) -> Any:
         """The id of what *heard* is an answer to, as this protocol shows it."""

@@ -48,7 +48,7 @@ class SproutSpeaker(SproutClient, Speaker):
         assert nodes == (await self._ask(f"query {{}} {len(nodes)}\n{asked}") if nodes else [])
         above = await asyncio.gather(*(self._ask(f"ancestry {{}} {node.id} 9") for node in nodes))
         assert all(found[0].id == community for found in above)
-        return [heard.content for node in nodes if (heard := self._heard_as(node)) is not None]
+        return [heard.content for node in nodes if (heard := self._message_of(node)) is not None]
 
     def _is_conversation(self, node: ArborNode) -> bool:
         """Whether it is what the messages of others stand below, one for each day: nobody said it."""

@@ -77,7 +77,7 @@ class Load:
     async def _talk(self, peer: Any) -> None:
         number = 0
         while not self._stopping:
-            await peer.say(CHANNELS[number % 2], {"from": peer.protocol, "number": number})
+            await peer.publish(CHANNELS[number % 2], {"from": peer.protocol, "number": number})
             number += 1
             await asyncio.sleep(0.01)
 

@@ -80,21 +80,21 @@ class Room:
 
     def __init__(self) -> None:
         self.said = 0
-        self.heard: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+        self.received: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
 
-    async def say(self, channel: str, content: Any) -> None:
+    async def publish(self, channel: str, content: Any) -> None:
         self.said += 1
         if self.said == 1:
             raise ValueError("status 1")
         if self.said > 2:
-            self.heard.put_nowait(ReceivedMessage(channel, content))
+            self.received.put_nowait(ReceivedMessage(channel, content))
 
 
 def test_what_is_refused_or_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_demo, "REPEAT_SECONDS", 0.01)
     monkeypatch.setattr(cluster_demo, "REFUSED_SECONDS", 0.01)
     room, matrix = Room(), Matrix("")
-    say = partial(room.say, "demo", {"content": "hi"})
+    say = partial(room.publish, "demo", {"content": "hi"})
     what = ReceivedMessage("demo", {"content": "hi"})
     asyncio.run(cluster_demo._exchange(matrix, "a", say, what, {"b": room}))
     assert (room.said, matrix.arrived, matrix.faults) == (3, 1, [])

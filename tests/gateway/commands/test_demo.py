@@ -56,9 +56,9 @@ class Ear:
     """Somebody who hears what it is given."""
 
     def __init__(self, *heard: ReceivedMessage) -> None:
-        self.heard: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+        self.received: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
         for one in heard:
-            self.heard.put_nowait(one)
+            self.received.put_nowait(one)
 
 
 def test_only_the_very_message_counts(monkeypatch: pytest.MonkeyPatch) -> None:

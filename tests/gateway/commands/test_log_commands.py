@@ -121,7 +121,7 @@ def test_the_warehouse_has_one_default() -> None:
 def test_what_peers_signed_is_verified_too(tmp_path: Path) -> None:
     async def say(server: Server) -> None:
         async with SproutClient(server.http, server.sprout, ArborAuthor("ada")) as ada:
-            await ada.say("signed", {"content": "genuine"})
+            await ada.publish("signed", {"content": "genuine"})
 
     with Server(tmp_path / "data") as server:
         asyncio.run(say(server))

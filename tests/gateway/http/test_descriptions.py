@@ -73,12 +73,12 @@ def test_everything_is_known_of_every_sender_and_stays_so(tmp_path: Path) -> Non
         async with relay, sprout, streamr, program:
             for client in (relay, sprout, program):
                 await client.subscribe("lobby")
-            await relay.say("lobby", {"n": 1})
-            await sprout.say("lobby", {"n": 2})
+            await relay.publish("lobby", {"n": 1})
+            await sprout.publish("lobby", {"n": 2})
             message = StreamMessage(MessageID("lobby", 0, time.time_ns() // 10**6, 0, address, "c"), '{"n":3}')
             row = json.loads(sign_message(message, key).encode(32))
             await streamr._send([2, 8, "publish", row, None])  # the client itself signs nothing
-            await program.say("lobby", {"n": 4})
+            await program.publish("lobby", {"n": 4})
             for _ in range(3):
                 await sprout.next()
             before.update(await asyncio.to_thread(look, True))
@@ -158,7 +158,7 @@ def test_who_has_a_key_is_shown_as_what_it_speaks(tmp_path: Path) -> None:
                 async with http.stream("GET", url) as events:
                     lines = events.aiter_lines()
                     await relay.subscribe("lobby")
-                    await relay.say("lobby", {"n": 1})
+                    await relay.publish("lobby", {"n": 1})
                     async for line in lines:
                         if line.startswith("data: ") and (data := json.loads(line[6:])).get("name") == "ops":
                             told.append(("joined", data["protocol"]))
@@ -179,7 +179,7 @@ def test_who_has_a_key_is_shown_as_what_it_speaks(tmp_path: Path) -> None:
                 assert found["protocols"] == ["topic_relay", "rest"]
             while (await shown())["ops"] != "topic_relay":
                 await asyncio.sleep(0.01)
-            await ear.say("lobby", {"n": 2})
+            await ear.publish("lobby", {"n": 2})
         found = await asyncio.to_thread(
             asker.eventually, f"/v1/peers/{number}", lambda answer: answer["connections"] == 0
         )
@@ -239,10 +239,10 @@ def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> No
         async with relay, program:
             await relay.subscribe("lobby")
             await program.subscribe("lobby")
-            await relay.say("lobby", {"n": 1})
-            await program.say("lobby", {"n": 2})
-            await program.say("elsewhere", {"n": 2})
-            await program.say("lobby", "x" * 70_000)
+            await relay.publish("lobby", {"n": 1})
+            await program.publish("lobby", {"n": 2})
+            await program.publish("elsewhere", {"n": 2})
+            await program.publish("lobby", "x" * 70_000)
             for _ in range(3):
                 await program.next()
             await relay.next()
@@ -367,9 +367,9 @@ def test_a_pinned_channel_is_called_so_everywhere(tmp_path: Path) -> None:
         async with relay, program:
             await relay.subscribe("wx")
             await program.subscribe("weather")
-            await program.say("weather", {"n": 1})
+            await program.publish("weather", {"n": 1})
             assert (await relay.next()).channel == "wx"
-            await relay.say("wx", {"n": 2})
+            await relay.publish("wx", {"n": 2})
             assert [(await program.next()).content for _ in range(2)] == [{"n": 1}, {"n": 2}]
             with pytest.raises(ValueError, match="UnknownTopic"):
                 await relay.subscribe("weather")  # what is said there would come back as another topic

@@ -67,7 +67,7 @@ def test_gauges_and_histograms_say_what_happens(operated: Operated) -> None:
             SproutClient(operated.http, operated.server.sprout, ArborAuthor("a")) as ada,
         ):
             await streamr.subscribe("measured")
-            await ada.say("measured", {"content": "signed"})
+            await ada.publish("measured", {"content": "signed"})
             await streamr.next()
             async with httpx.AsyncClient(base_url=f"http://{operated.http}") as http:
                 await http.post("/v1/channels/measured/messages", json=1)
