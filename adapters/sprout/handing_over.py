@@ -25,6 +25,7 @@ MAX_ABOVE: Final = 64  # nodes that come with one message; their signatures are 
 OTHER_CHANNEL: Final = (
     "here its community is another channel; gateways that name each other in sprout.gateways share their channels"
 )
+OTHER_COMMUNITY: Final = "it comes with nodes of another community"
 
 
 class HandoverSession(SproutSession):
@@ -91,6 +92,8 @@ def take_over(
         raise RequestError(OTHER_CHANNEL)
     for each in lines:
         if not nodes.store.has(each.id):
+            if _community(each) not in (node.community, NULL_ID):  # it would be published on another channel
+                raise RequestError(OTHER_COMMUNITY)
             intake.take(each, session, requested=True)
     next_seq = session.bus.ledger.next_seq
     taken = intake.take(line, session)
@@ -99,6 +102,14 @@ def take_over(
     if taken.reason or taken.dropped:
         raise RequestError(f"the node is refused: {taken.reason or taken.dropped}")
     return taken.seq >= next_seq
+
+
+def _community(line: NodeLine) -> str:
+    """The id of the community that the node belongs to; `NULL_ID` if it is an identity."""
+    node = _decode(line)
+    if isinstance(node, Reply):
+        return node.community
+    return line.id if isinstance(node, Community) else NULL_ID
 
 
 def _line(wire: bytes) -> NodeLine:

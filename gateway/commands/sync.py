@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from time import time
 from typing import Annotated, Any, Final, NamedTuple
 
+import msgspec
 import typer
+
+from gateway.core.shared_ids import is_canonical, second_id
+from gateway.reconciliation.reading import digest_of
 
 from .common import AsJson, CommandError, say, show, visible
 from .remote import DEFAULT_URL, Key, Remote, Url
@@ -21,6 +25,7 @@ OCTETS, JSON, NDJSON = "application/octet-stream", "application/json", "applicat
 MAX_ROUNDS: Final = 1_000  # another gateway could otherwise continue without end
 BATCH: Final = 128  # messages that are handed over at a time
 SHOWN: Final = 5  # refusals that are printed
+NOT_ASKED: Final = "it was handed over although nobody asked for it"
 
 
 Since = Annotated[
@@ -97,11 +102,30 @@ class _Orphan(NamedTuple):
     detail: str
 
 
+class _Line(msgspec.Struct):
+    """What is needed of a line that a gateway hands over; `gateway.http.sync_messages` has all of it."""
+
+    digest: str
+    id: str
+    channel: str
+    timestamp: int
+    content: msgspec.Raw
+
+
 class _Transfer:
+    """Hands messages over. The other gateway is not trusted: it could answer with messages that nobody asked for.
+
+    They would be published with the rights of whoever calls the command. So a line is passed on only if its message is
+    in the *channels* that are exchanged, and has an id that was asked for.
+    """
+
     def __init__(self, here: Remote, there: Remote, channels: list[str], report: SyncReport) -> None:
         self._here = here
         self._there = there
         self._channels = channels
+        names = [name for text in channels for name in text.split(",")]
+        self._names = frozenset(names)
+        self._prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
         self._report = report
         self._waiting: dict[Remote, list[_Orphan]] = {here: [], there: []}  # by where they are from
 
@@ -135,16 +159,33 @@ class _Transfer:
             left = set(batch)
             while left:
                 asked = json.dumps({"ids": sorted(left)}).encode()
-                lines = self._post(source, "/export", asked, JSON).splitlines()
-                handed = [json.loads(line) for line in lines]
-                got = {each["digest"] for each in handed} & left
-                if not got:
+                handed, lines = list[_Line](), list[bytes]()
+                for line in self._post(source, "/export", asked, JSON).splitlines():
+                    if (found := self._wanted(line, left)) is not None:
+                        left.remove(found.digest)
+                        handed.append(found)
+                        lines.append(line)
+                if not handed:
                     break
-                left -= got
                 results = target.call(_import, target, b"\n".join(lines)).splitlines()
                 new += self._count(handed, map(json.loads, results), self._waiting[source])
             self._report.gone += len(left)
         return new
+
+    def _wanted(self, line: bytes, asked: Collection[str]) -> _Line | None:
+        """What *line* says, if its digest is one of those *asked* for and its own, and its channel is exchanged."""
+        try:
+            found = _LINE.decode(line)
+        except (ValueError, RecursionError) as error:
+            self._report.refused.append(f"a line is no message of a gateway: {error}")
+            return None
+        if found.digest not in asked or not self._covers(found.channel) or not _has_digest(found):
+            self._report.refused.append(f"{found.id} in {found.channel}: {NOT_ASKED}")
+            return None
+        return found
+
+    def _covers(self, channel: str) -> bool:
+        return channel in self._names or channel.startswith(self._prefixes)
 
     def finish(self, source: Remote, target: Remote) -> int:
         """Send *target* again the messages that needed others first; return how many were new."""
@@ -157,7 +198,7 @@ class _Transfer:
                 break
         return new
 
-    def _count(self, handed: list[Any], results: Iterable[Any], waiting: list[_Orphan]) -> int:
+    def _count(self, handed: list[_Line], results: Iterable[Any], waiting: list[_Orphan]) -> int:
         """Count the *results* of what was *handed* over; return how many were new. Some are left *waiting*."""
         new = 0
         for each, result in zip(handed, results, strict=True):
@@ -166,13 +207,25 @@ class _Transfer:
             elif result["status"] == "known":
                 self._report.known += 1
             elif result["status"] == "incomplete":
-                waiting.append(_Orphan(each["timestamp"], each["digest"], result["id"], result["detail"]))
+                waiting.append(_Orphan(each.timestamp, each.digest, result["id"], result["detail"]))
             else:
                 self._report.refused.append(f"{result['id']}: {result['detail']}")
         return new
 
     def _post(self, gateway: Remote, path: str, body: bytes, media_type: str) -> bytes:
         return gateway.call(lambda: gateway.client.post(PATH + path, body, media_type, channels=self._channels))
+
+
+_LINE: Final = msgspec.json.Decoder(_Line)
+
+
+def _has_digest(line: _Line) -> bool:
+    """Whether *line* is the message that its digest names (`gateway.core.shared_ids.common_id`)."""
+    if line.digest == digest_of(line.id).hex():
+        return True
+    if not is_canonical(line.id):
+        return False
+    return line.digest == digest_of(second_id(line.id, line.channel, bytes(line.content))).hex()
 
 
 async def _import(target: Remote, lines: bytes) -> bytes:

@@ -6,7 +6,7 @@ back as a new one for ever. A link therefore tells the id that the first gateway
 Every listener knows the id of a message, and nothing proves who may use it: senders have other numbers and keys at
 each gateway. So a message that comes with such an id is a copy only of one that has the same content on the same
 channel. If the id belongs to another message, both are kept: the second under an id of its own, and found again by
-`_second_id`.
+`second_id`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def match_shared_id(
         return SharedIdMatch(bus.stamper.made(id), id)
     if (any_channel or known.channel == channel) and is_same(known.content, content):
         return SharedIdMatch(is_copy=True, original=known)
-    second = _second_id(id, channel, content)
+    second = second_id(id, channel, content)
     if (known := bus.find_message(second)) is not None:
         return SharedIdMatch(is_copy=True, original=known)
     bus.metrics.id_taken(protocol)
@@ -110,7 +110,7 @@ def is_same(one: bytes, other: bytes) -> bool:
     return one == other or _normal(one) == _normal(other)
 
 
-def _second_id(id: str, channel: str, content: bytes) -> str:
+def second_id(id: str, channel: str, content: bytes) -> str:
     """The text by which a message is found whose *id* belongs to another: the id, and a digest of the message."""
     return f"{id} {sha256(channel.encode() + bytes(1) + _normal(content)).hexdigest()}"
 

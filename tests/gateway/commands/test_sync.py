@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +19,7 @@ from websockets.sync.client import connect
 
 from gateway.access.auth import KeyFile
 from gateway.cli import app
+from gateway.reconciliation.reading import digest_of
 from tests.adapters.streamr.conftest import Publisher
 from tests.server import Server
 from tests.waiting import until
@@ -204,3 +208,71 @@ def test_a_set_follows_the_log(gateways: Pair, sync: Callable[..., Any]) -> None
         publish(one, f"grow/{n}", n)
         publish(one, "grow/0", n)
         assert sync("--channels", "grow/*")["here"] == 2
+
+
+@contextmanager
+def hostile(behind: Server, change: Callable[[bytes], bytes]) -> Iterator[str]:
+    """The address of a gateway that answers as the one *behind* it does, but hands over *change* of the lines."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            kind = {"Content-Type": self.headers["Content-Type"]}
+            answer = httpx.post(f"http://{behind.http}{self.path}", content=body, headers=kind)
+            said = change(answer.content) if "/export" in self.path else answer.content
+            self.send_response(answer.status_code)
+            self.send_header("Content-Type", answer.headers["Content-Type"])
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_hostile_gateway_hands_over_nothing_that_nobody_asked_for(gateways: Pair) -> None:
+    one, two = gateways
+    asked = publish(two, "wanted", "asked for")
+
+    def change(lines: bytes) -> bytes:
+        (line,) = map(json.loads, lines.splitlines())
+        forged = line | {"id": "01900000-0000-7000-8000-00000000000a"}
+        others = [
+            line | {"channel": "theirs"},  # a digest that was asked for, and its id, elsewhere
+            forged | {"content": "another id"},
+            forged | {"digest": digest_of(forged["id"]).hex()},  # nobody asked for that
+            forged | {"digest": digest_of(forged["id"]).hex(), "channel": "theirs"},
+            line,
+            line | {"content": "once more"},
+        ]
+        return b"\n".join(json.dumps(each).encode() for each in others) + b"\n[\n"
+
+    with hostile(two, change) as url:
+        command = ["sync", url, "--channels", "wanted,want*", "--pull", "--json", "--gateway", one.http]
+        done = CliRunner().invoke(app, command, env={"TRELLIS_KEY": None})
+    assert done.exit_code == 1, done.output
+    report = json.loads(done.stdout)
+    assert report["pulled"] == 1
+    assert len(report["refused"]) == 6
+    assert [(m["id"], m["content"]) for m in history(one, "wanted")] == [(asked, "asked for")]
+    assert not history(one, "theirs")
+
+
+def test_what_has_a_second_id_is_handed_over_too(gateways: Pair, sync: Callable[..., Any]) -> None:
+    """An id that was taken at the other gateway: the sets have another text than the line, which tells the id alone."""
+    two = gateways[1]
+    own = publish(two, "second", "own")
+    line = {"id": own, "channel": "second", "protocol": "rest", "timestamp": 1, "content": {"n": 1, "inReplyTo": own}}
+    found = httpx.post(f"http://{two.http}/v1/sync/import", content=json.dumps(line)).raise_for_status()
+    assert json.loads(found.text)["status"] == "accepted"
+    assert sync("--channels", "second", "--pull")["pulled"] == 2
+    assert sync("--channels", "second")["there"] == 0

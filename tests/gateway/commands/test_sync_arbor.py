@@ -215,3 +215,19 @@ def test_what_is_forged_is_refused(gateways: Pair, author: Callable[[str], Forge
     assert results[0]["missing"] == [community.split(" ")[0]]
     assert alice.id in results[1]["missing"]
     assert [m["content"]["content"] for m in history(two, "forged")] == ["good"]
+
+
+def test_a_message_brings_no_nodes_of_other_communities(gateways: Pair, author: Callable[[str], Forge]) -> None:
+    """They would be published on channels that nobody exchanges, with the rights of whoever hands them over."""
+    two = gateways[1]
+    alice = author("alice")
+    ours, theirs = alice.community("ours"), alice.community("theirs")
+    smuggled, good = alice.reply(theirs, "smuggled"), alice.reply(ours, "good")
+    ids, wires = zip(*(node.split(" ") for node in (alice.identity, ours, theirs, smuggled, good)), strict=True)
+    line = {"id": ids[-1], "channel": "ours", "protocol": "sprout", "timestamp": 1, "content": 1, "wire": wires[-1]}
+    lines = [line | {"needs": wires[:-2]}, line | {"needs": wires[:-1]}, line | {"needs": wires[:2]}]
+    body = "\n".join(map(json.dumps, lines))
+    found = httpx.post(f"http://{two.http}/v1/sync/import", content=body, timeout=SECONDS).raise_for_status()
+    assert [json.loads(result)["status"] for result in found.text.splitlines()] == [400, 400, "accepted"]
+    assert not history(two, "theirs")
+    assert [m["content"]["content"] for m in history(two, "ours")] == ["good"]
