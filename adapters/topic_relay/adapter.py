@@ -23,7 +23,18 @@ from gateway.exchange import WebSocketPeer
 from gateway.storage.record import Fact
 
 from .asyncapi import packet_schemas
-from .codec import ID_KEY, MAX_PACKET, MAX_TOPIC, PacketError, decode, encode, extend, fits, forward, utf16_length
+from .codec import (
+    ID_KEY,
+    MAX_PACKET,
+    MAX_TOPIC,
+    PacketError,
+    decode_logged,
+    encode,
+    extend,
+    fits,
+    forward,
+    utf16_length,
+)
 from .link import RelayLink, link
 from .session import NAME, WITH_ID, TopicRelaySession
 
@@ -125,7 +136,7 @@ class TopicRelayAdapter(Adapter):
         if entry.protocol != NAME or entry.wire is None:
             return None
         try:
-            decode(entry.wire)
+            decode_logged(entry.wire)
         except PacketError as error:
             return f"it holds no packet: {error}"
         return None
@@ -157,7 +168,7 @@ class TopicRelayAdapter(Adapter):
             packet = extend(self._packet(message), {}, **{ID_KEY: shared_id(message)})
             return text_frame(packet) if fits(packet) else PendingForm.skipped()
         if message.protocol == NAME and message.wire is not None:
-            return text_frame(forward(decode(message.wire), message.sender.number))
+            return text_frame(forward(decode_logged(message.wire), message.sender.number))
         packet = self._packet(message)
         return text_frame(packet) if fits(packet) else PendingForm.skipped()
 

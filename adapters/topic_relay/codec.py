@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from json import JSONDecoder
 from math import inf
 from typing import Any
@@ -24,6 +24,7 @@ from gateway.core.shared_ids import is_canonical
 
 MAX_PACKET = 65_000
 MAX_TOPIC = 30
+MAX_MEMBERS = 256  # of a packet whose members have to be looked at one by one, several times
 ID_KEY = "trellisId"  # the member in which gateways send each other the canonical id of a message
 RESERVED_KEYS = frozenset({"type", "topic", "src", "dst", "error", ID_KEY})  # all other members are content
 WRAPPER_KEY = "json"  # the member that carries content which is no object, or has reserved keys
@@ -92,7 +93,12 @@ def decode(data: bytes) -> Packet:
     """Read one packet, or raise `PacketError`; the checks come in the reference's order."""
     if len(data) > MAX_PACKET and not fits(data):
         raise PacketError("MessageIsTooLong")
-    return decode_common(data) or _decode_any(data)
+    return decode_common(data) or _decode_any(data, MAX_MEMBERS)
+
+
+def decode_logged(data: bytes) -> Packet:
+    """Read a packet that was accepted before, perhaps when packets could have more members; raises `PacketError`."""
+    return decode_common(data) or _decode_any(data, MAX_PACKET)
 
 
 # What most programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. The
@@ -195,9 +201,9 @@ def _shape(head: bytes, tail: bytes) -> Shape | None:
     return Shape(head, tail, int(match[1]), topic) if utf16_length(topic) <= MAX_TOPIC else None
 
 
-def _decode_any(data: bytes) -> Packet:
+def _decode_any(data: bytes, max_members: int) -> Packet:
     text, fields = _read(data)
-    if type(fields) is not dict:
+    if type(fields) is not dict or _is_laborious(text, fields, max_members):
         raise PacketError("InvalidParams")
     kind, topic = _number(text, fields, "type"), fields.get("topic")
     if kind is None or type(topic) is not str:
@@ -243,6 +249,15 @@ def _number(text: bytes, fields: Mapping[str, Any], key: str) -> float | None:
     return value if type(value) in (int, float) else None
 
 
+def _is_laborious(text: bytes, fields: Mapping[str, Any], most: int) -> bool:
+    """Whether more than *most* members of the packet would be looked at one by one, because `_cut` is not enough."""
+    if text.count(b":") <= most:
+        return False
+    if fields.get("type") in (MESSAGE, BROADCAST) and fields.get("dst", 0) is not None and _cut(text) is not None:
+        return False
+    return next(islice(members(text), most, None), None) is not None  # one name may be there many times
+
+
 def _peer_number(number: float | None) -> int | None:
     if number is None:
         return None
@@ -250,6 +265,8 @@ def _peer_number(number: float | None) -> int | None:
 
 
 def _content(text: bytes) -> bytes:
+    if (cut := _cut(text)) is not None:
+        return one_line(b"{%b}" % cut[1])
     kept = [member for member in members(text) if member[0] not in RESERVED_KEYS]
     if kept and all(key == WRAPPER_KEY for key, _, _ in kept):
         return one_line(kept[-1][2].encode())
@@ -325,5 +342,46 @@ _scan = JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 def without(text: bytes, names: Collection[str]) -> bytes:
     """The object *text* without the members called *names*."""
-    kept = (member for key, member, _ in members(text) if key not in names)
-    return ("{" + ",".join(kept) + "}").encode()
+    if RESERVED_KEYS.issuperset(names) and (cut := _cut(text)) is not None:
+        head, content, tail = cut
+        kept = b",".join((*_members_but(names, head), content, *_members_but(names, tail)))
+        return b"{%b}" % kept
+    left = (member for key, member, _ in members(text) if key not in names)
+    return ("{" + ",".join(left) + "}").encode()
+
+
+# Reserved members without escapes, as programs write them before or after the content.
+_MEMBER = rb'( *"(%b)" *: *(?:[-+.\w]+|"[^"\\]*") *)' % b"|".join(key.encode() for key in sorted(RESERVED_KEYS))
+_FIRST, _LAST = re.compile(_MEMBER + b","), re.compile(b"," + _MEMBER)
+_Cut = tuple[list[re.Match[bytes]], bytes, list[re.Match[bytes]]]
+
+
+def _cut(text: bytes) -> _Cut | None:
+    """The reserved members with which the object *text* begins, its content without braces, and those at its end.
+
+    None if it is not like that, and has to be read member by member, which takes a hundred times as long: if there is
+    no content, or reserved members are in it. As for `Shape.read`, parsing the content checks everything.
+    """
+    text = text.strip()
+    start, end = 1, len(text) - 1
+    head, tail = list[re.Match[bytes]](), list[re.Match[bytes]]()
+    while len(head) < len(RESERVED_KEYS) and (found := _FIRST.match(text, start)):
+        head.append(found)
+        start = found.end()
+    while len(tail) < len(RESERVED_KEYS) and (
+        found := _LAST.fullmatch(text, max(0, text.rfind(b",", start, end)), end)
+    ):
+        tail.insert(0, found)
+        end = found.start()
+    content = text[start:end]
+    try:
+        fields = loads(b"{%b}" % content)
+    except ValueError:
+        return None
+    if not fields or not RESERVED_KEYS.isdisjoint(fields) or (len(fields) == 1 and WRAPPER_KEY in fields):
+        return None
+    return head, content, tail
+
+
+def _members_but(names: Collection[str], found: list[re.Match[bytes]]) -> Iterator[bytes]:
+    return (each[1] for each in found if each[2].decode() not in names)

@@ -24,6 +24,7 @@ from .client_frames import (
     WS,
     ask,
     broadcast,
+    frame,
     http,
     message,
     publish,
@@ -70,6 +71,16 @@ def ws(target: Target, seconds: float) -> Report:
 def relay(target: Target, seconds: float) -> Report:
     """Broadcasts."""
     feed = broadcast("flood", "x") * BATCH
+    report = Report()
+    drive([websocket(target, RELAY, feed) for _ in range(4)], report, seconds)
+    return report
+
+
+def members(target: Target, seconds: float) -> Report:
+    """Broadcasts of 12,000 members of one name, in the order of a program, and with a `src` among them."""
+    many = ',"":0' * 12_000
+    rows = ('{"type":6,"topic":"flood","src":0%s}', '{"type":6,"topic":"flood","a":0,"src":0%s,"b":0}')
+    feed = b"".join(frame(row % many) for row in rows)
     report = Report()
     drive([websocket(target, RELAY, feed) for _ in range(4)], report, seconds)
     return report

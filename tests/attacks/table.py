@@ -73,6 +73,8 @@ ATTACKS: Final = (
            memory=96, told=("http 400",)),  # 30 bodies at once, each up to a MiB, and again while it is checked
 
     Attack("flood-relay", "broadcasts at full speed, from one address", floods.relay),
+    Attack("members-relay", "broadcasts of 12,000 members, in every order", floods.members,
+           told=("error InvalidParams",)),
     Attack("flood-streamr", "unsigned messages at full speed", floods.streamr),
     Attack("flood-ws", "everything that can be asked on /v1/ws, at full speed", floods.ws),
     Attack("flood-sprout", "good announces at full speed", floods.sprout),
