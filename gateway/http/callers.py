@@ -19,6 +19,7 @@ from gateway.runtime import Gateway
 from .kit import decode_segment
 from .paced import paced_response
 from .problems import Problem, shortened
+from .replay import needs_history
 from .selection import Selection, pattern_of
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="trellis"'}
@@ -147,6 +148,15 @@ class Caller:
             if not self.gateway.access.has_any_right(self.principal, ("subscribe",)):
                 self.authorize("subscribe", pattern_of(prefix))
             self.pace("")
+
+    def check_missed(self, selection: Selection, after: int | None) -> None:
+        """Raise unless the caller may hear what it missed of each channel of *selection* after the sequence *after*.
+
+        What it may not hear of channels by a pattern is left out.
+        """
+        for channel in selection.channels if after is not None else ():
+            if not self.may("history", channel) and needs_history(self.gateway, channel, after or 0):
+                self.authorize("history", channel)
 
 
 def check_possible(gateway: Gateway, channel: str) -> None:

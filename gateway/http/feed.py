@@ -68,7 +68,9 @@ class Feed:
             for name in names:
                 places.setdefault(name, []).append(added)
         if added.seen < last:
-            added.replay = Replay(self._gateway, selection, added.seen, self._may_read, self._wake)
+            added.replay = Replay(
+                self._gateway, selection, added.seen, self._may_read, self._may_read_history, self._wake
+            )
             self._replaying[added] = added.replay
             self._wake()
         return added
@@ -103,6 +105,9 @@ class Feed:
     def _may_read(self, channel: str) -> bool:
         session = self._session
         return channel in session.channels or session.bus.allowed(session.principal, "subscribe", channel)
+
+    def _may_read_history(self, channel: str) -> bool:
+        return self._session.bus.allowed(self._session.principal, "history", channel)
 
     # What the bus brings
 

@@ -21,6 +21,7 @@ from .selection import Selection
 PAGE = 32  # messages that are read from the log in one turn of the loop
 MAX_HELD = 1 << 20  # bytes that are held beyond the boundary
 OVERHEAD = 512  # bytes that a message takes beside its content, about
+GRACE_MS = 300_000  # how long ago a message came, at most, that is passed on without the right `history`
 
 
 class Gap(NamedTuple):
@@ -40,11 +41,12 @@ class Page(NamedTuple):
 class Replay:
     """Reads the messages of a *selection* after the sequence *after*, of the channels that are *readable*.
 
-    *wake* is called when there is another page to read.
+    Of messages that came more than `GRACE_MS` ago it passes on only those on channels whose history may be read
+    (*readable_history*). *wake* is called when there is another page to read.
     """
 
     __slots__ = (
-        *("_awaiting_sync", "_boundary", "_gateway", "_readable", "_selection", "_wake"),
+        *("_awaiting_sync", "_boundary", "_gateway", "_old", "_readable", "_readable_history", "_selection", "_wake"),
         *("held", "held_size", "over", "seen"),
     )
 
@@ -54,6 +56,7 @@ class Replay:
         selection: Selection,
         after: int,
         readable: Callable[[str], bool],
+        readable_history: Callable[[str], bool],
         wake: Callable[[], None],
     ) -> None:
         self.seen = after  # the last sequence that was passed on, or that nothing before is missing of
@@ -63,6 +66,8 @@ class Replay:
         self._gateway = gateway
         self._selection = selection
         self._readable = readable
+        self._readable_history = readable_history
+        self._old = gateway.bus.clock() - GRACE_MS  # what came before; it stays so, however long reading takes
         self._wake = wake
         self._boundary: int | None = None
         self._awaiting_sync = False  # until everything below the boundary is on disk
@@ -126,9 +131,21 @@ class Replay:
             return [], self.seen
         index, only, before = self._gateway.index, self._selection.only, end + 1
         if only is None:
-            return index.scan(self._wants, after=self.seen, before=before, limit=PAGE, size=LOW_WATER)
-        found = index.history(only, after=self.seen, before=before, limit=PAGE, size=LOW_WATER)
-        return found, found[-1].seq if found else end
+            found, last = index.scan(self._wants, after=self.seen, before=before, limit=PAGE, size=LOW_WATER)
+        else:
+            found = index.history(only, after=self.seen, before=before, limit=PAGE, size=LOW_WATER)
+            last = found[-1].seq if found else end
+        old, readable_history = self._old, self._readable_history
+        return [each for each in found if each.time >= old or readable_history(each.channel)], last
 
     def _wants(self, channel: str) -> bool:
         return self._selection.covers(channel) and self._readable(channel)
+
+
+def needs_history(gateway: Gateway, channel: str, after: int) -> bool:
+    """Whether the right `history` is needed to listen to *channel* after the sequence *after*.
+
+    That is so if a message was missed that came more than `GRACE_MS` ago. Raises `Unavailable`.
+    """
+    missed = gateway.index.history(channel, after=after, limit=1)
+    return bool(missed) and missed[0].time < gateway.bus.clock() - GRACE_MS

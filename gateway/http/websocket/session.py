@@ -31,6 +31,7 @@ from gateway.http.kit import outcome_unknown
 from gateway.http.media import parse_content
 from gateway.http.problems import Problem, direct_refusal, problem_of
 from gateway.http.publish import MAX_KEY, find_key
+from gateway.http.replay import needs_history
 from gateway.http.selection import Selection, pattern_of, prefix_of
 from gateway.runtime import Gateway
 
@@ -139,6 +140,7 @@ class WebSocketSession(Session):
         try:
             for channel in selection.channels:
                 self._check("subscribe", channel)
+                self._check_missed(channel, request.after)
                 self.bus.subscribe(self, channel)
             for prefix in selection.prefixes:
                 self.pace("")
@@ -253,6 +255,13 @@ class WebSocketSession(Session):
             raise UnknownChannel(channel)
         self.check(verb, channel)
         check_possible(self._gateway, channel)
+
+    def _check_missed(self, channel: str, after: int | None) -> None:
+        """Raise `Forbidden` unless the peer may hear what was said on *channel* after the sequence *after*."""
+        if after is None or self.bus.allowed(self.principal, "history", channel):
+            return
+        if needs_history(self._gateway, channel, after):
+            raise Forbidden("history", channel)
 
     def _charge(self, requests: float) -> None:
         """Charge the network for a request that is as much work as *requests* usual ones, as REST does."""

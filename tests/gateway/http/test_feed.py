@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from fastapi import Request
@@ -14,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.access.auth import ApiKey, KeyFile, digest
-from gateway.core.errors import UnknownChannel
+from gateway.core.errors import Forbidden, UnknownChannel
 from gateway.core.message import Message
 from gateway.http import replay
 from gateway.http.callers import Caller
-from gateway.http.events import EventSession
+from gateway.http.events import EventSession, open_stream
 from gateway.http.feed import Feed
 from gateway.http.problems import Problem
 from gateway.http.selection import MAX_SELECTED, Selection, parse_selection
@@ -185,6 +186,53 @@ def test_a_pattern_hears_only_what_its_key_may_hear_live_and_missed(still: Any) 
     gateway.bus.publish(Message("news/b", session.who, "rest", b"1"))
     still.sync()
     assert drain(session) == []
+
+
+def listener_with(still: Any, *rights: str) -> Caller:
+    still.gateway.access.set_keys([ApiKey("ada", digest("s"), rights=rights)])
+    request = Request({"type": "http", "headers": [(b"authorization", b"Bearer s")], "client": ("127.0.0.1", 1)})
+    return Caller(still.gateway, request)
+
+
+def open_and_end(caller: Caller, selection: Selection, after: int | None) -> None:
+    async def run() -> None:
+        open_stream(caller, selection, after).end()
+
+    anyio.run(run)
+
+
+def test_what_came_long_ago_needs_the_right_to_read_history(still: Any) -> None:
+    bus = still.gateway.bus
+    old = [still.say(channel=name) for name in ("news/a", "news/b", "lobby")]
+    still.sync()
+    clock = bus.clock
+    caller = listener_with(still, "subscribe:*", "history:news/b")
+    open_and_end(caller, Selection(("lobby",)), 0)  # who was cut off a moment ago goes on
+    bus.clock = lambda: clock() + replay.GRACE_MS + 60_000
+    for channels in (("news/a",), ("news/b", "lobby")):
+        with pytest.raises(Forbidden, match="history"):
+            open_and_end(caller, Selection(channels), 0)
+    for selection, after in (
+        (Selection(("news/a",)), old[0].seq),  # whatever was said elsewhere meanwhile
+        (Selection(("news/a",)), None),
+        (Selection(("news/b",)), 0),
+    ):
+        open_and_end(caller, selection, after)
+    session = EventSession(still.gateway, caller, Selection((), ("",)), 0)
+    new = still.say(channel="lobby")
+    new.time = bus.clock()
+    still.sync()
+    assert ids(drain(session)[1:]) == [old[1].seq, new.seq], "of a pattern, what may not be read is left out"
+
+
+def test_a_long_resumption_loses_nothing_that_was_new_when_it_began(still: Any) -> None:
+    bus = still.gateway.bus
+    said = [still.say() for _ in range(2 * replay.PAGE)]
+    still.sync()
+    session = EventSession(still.gateway, listener_with(still, "subscribe:*"), Selection(("lobby",)), 0)
+    clock = bus.clock
+    bus.clock = lambda: clock() + replay.GRACE_MS + 60_000
+    assert ids(drain(session)[1:]) == [each.seq for each in said]
 
 
 def test_streams_need_the_right_for_each_channel_and_pages_send_the_key_in_the_url(

@@ -12,7 +12,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from gateway.access.auth import KeyFile
+from gateway.access.auth import ApiKey, KeyFile, digest
+from gateway.http.replay import GRACE_MS
 from gateway.http.websocket.reads import MAX_SLICES
 from gateway.http.websocket.session import WebSocketSession
 from tests.server import Server
@@ -328,3 +329,24 @@ def test_rights_hold_on_live_connections_and_keys_stay_out_of_the_log(tmp_path: 
             assert close_code(socket) == 1008
         assert ada not in server.log
         assert "wrong-secret" not in server.log
+
+
+def test_what_came_long_ago_needs_the_right_to_read_history(still: Any) -> None:
+    gateway = still.gateway
+    said = [still.say(channel=name) for name in ("lobby", "open")]
+    still.sync()
+    gateway.access.set_keys([ApiKey("ada", digest("s"), rights=("subscribe:*", "history:open"))])
+    principal = gateway.access.authenticate("rest", "s", "")
+    clock = gateway.bus.clock
+
+    def answer(channel: str, after: int) -> str:
+        session = WebSocketSession(gateway, principal)
+        session.receive_all(requests(1, "subscribe", channel=channel, after=after))
+        found = next(each for each in told(session.data_to_send()) if each["type"] != "welcome")
+        session.receive_eof()
+        return str(found["problem"]["detail"] if found["type"] == "error" else found["type"])
+
+    assert answer("lobby", 0) == "subscribed"
+    gateway.bus.clock = lambda: clock() + GRACE_MS + 60_000
+    assert "`history:lobby`" in answer("lobby", 0)
+    assert answer("lobby", said[0].seq) == answer("open", 0) == "subscribed"
