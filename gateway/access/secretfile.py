@@ -14,6 +14,7 @@ class SecretFileError(OperatorError, ValueError):
 
 def write_secret(path: Path, data: bytes) -> None:
     """Replace the file at *path* by *data*, durably, and readable by its owner alone."""
+    made = not path.parent.exists()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
@@ -23,6 +24,17 @@ def write_secret(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(descriptor)
     temporary.rename(path)
+    _sync_directory(path.parent)
+    if made:
+        _sync_directory(path.parent.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_secret(path: Path) -> bytes:

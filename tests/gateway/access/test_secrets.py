@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import stat
@@ -163,3 +164,27 @@ def test_everything_in_the_key_folder_is_private_to_the_owner(used: tuple[Path, 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (data / "keys").rglob("*")}
     assert {"api-keys.json", "gateway.json", "last-used.json"} <= modes.keys()
     assert set(modes.values()) == {0o600}, modes
+
+
+def test_a_secret_and_its_name_are_on_disk_when_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rename is lost in a power failure unless its directory is synced, and so is a new directory."""
+    done = list[tuple[str, str]]()
+    fsync, rename = os.fsync, Path.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        done.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def noted_rename(self: Path, target: Path) -> Path:
+        done.append(("rename", str(target)))
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    path = tmp_path / "keys/secret"
+    write_secret(path, b"x")
+    renamed = [("fsync", f"{path.parent}/.secret.new"), ("rename", f"{path}"), ("fsync", f"{path.parent}")]
+    assert done == [*renamed, ("fsync", f"{tmp_path}")]
+    done.clear()
+    write_secret(path, b"y")
+    assert done == renamed
