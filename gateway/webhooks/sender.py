@@ -121,10 +121,10 @@ def parse_retry_after(value: str) -> float:
         return min(float(value[:9]), MAX_RETRY_AFTER)
     try:
         then = parsedate_to_datetime(value)
-    except ValueError:
+        at = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
+        return min(max(0.0, (at - datetime.fromtimestamp(time(), UTC)).total_seconds()), MAX_RETRY_AFTER)
+    except (ValueError, OverflowError):  # a time zone may be any number
         return 0.0
-    at = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
-    return min(max(0.0, (at - datetime.fromtimestamp(time(), UTC)).total_seconds()), MAX_RETRY_AFTER)
 
 
 def _describe(error: BaseException) -> str:
