@@ -24,7 +24,7 @@ from .groups import Trace
 from .member import Member
 from .message import Message, MessageIds, Peer
 from .peers import PeerRegistry
-from .presence import Presence
+from .presence import TOLD_PER_REQUEST, Presence
 from .principal import Principal
 from .stamper import LogClock, Stamper
 from .watchers import Watchers
@@ -176,7 +176,10 @@ class Bus:
     # Listening
 
     def subscribe(self, session: Member, channel: str) -> list[Peer]:
-        """Deliver what is published on *channel* to *session*; tell its peers, and return them."""
+        """Deliver what is published on *channel* to *session*; tell its peers, and return them.
+
+        It counts as more requests if many are told. That it leaves again by hanging up then costs nothing.
+        """
         self.gathering.settle(channel)
         if channel in session.channels:
             raise AlreadySubscribed(channel)
@@ -187,6 +190,8 @@ class Bus:
             self.channels.hold(channel)
             members = self._members[channel] = {}
         others = self.presence.add_listener(channel, session.who)
+        if (told := len(self._hearing.get(channel, ()))) >= TOLD_PER_REQUEST:
+            self.charge(session.principal.address, told / TOLD_PER_REQUEST)
         members[session] = session.channels[channel] = None
         if session.hears_presence:
             self._hearing.setdefault(channel, {})[session] = None

@@ -207,6 +207,27 @@ def subscriptions(target: Target, seconds: float) -> Report:
     return report
 
 
+def crowded(target: Target, seconds: float) -> Report:
+    """Connections that join a channel with 200 pages in it, which are told, and then hang up."""
+    crowd = [websocket(target, WS) for _ in range(200)]
+    for each in crowd:
+        each.say(ask("subscribe", channel="crowded"))
+    report, deadline = Report(connections=len(crowd)), time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            raw = websocket(target, RELAY)
+            raw.say(subscribe_relay("crowded"))
+            raw.hear(b"}")
+            raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.socket.close()
+        except OSError:
+            report.told["no connection"] += 1
+        report.connections += 1
+    for each in crowd:
+        each.socket.close()
+    return report
+
+
 def churn(target: Target, seconds: float) -> Report:
     """Connections that are opened, half used, and reset, as fast as that goes."""
     report, deadline = Report(), time.monotonic() + seconds

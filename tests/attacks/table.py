@@ -86,6 +86,7 @@ ATTACKS: Final = (
     Attack("challenges", "login challenges at full speed", floods.challenges),
     Attack("channels", "a new channel with every request, on all protocols", floods.channels),
     Attack("subscriptions", "one connection that subscribes to 11,000 topics", floods.subscriptions),
+    Attack("crowded", "joining a channel with 200 pages in it and hanging up, at full speed", floods.crowded),
     Attack("churn", "connections opened, half used and reset at full speed", floods.churn),
 
     Attack("ws-resume", "100 patterns on each connection to /v1/ws resume a long channel from the beginning",

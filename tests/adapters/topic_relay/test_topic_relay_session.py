@@ -14,6 +14,7 @@ from adapters.topic_relay.session import VERBS
 from gateway.core.buckets import TokenBuckets
 from gateway.core.frames import payload
 from gateway.core.message import Peer
+from gateway.core.presence import TOLD_PER_REQUEST
 from gateway.core.read_pacer import MAX_MALFORMED, ReadPacer
 
 if TYPE_CHECKING:
@@ -284,3 +285,11 @@ def test_on_a_full_disk_publishing_is_refused_and_all_else_goes_on(relay: Relay)
     relay.ledger.congested, relay.ledger.failing = False, None
     assert relay.ask(a, said[0]) == []
     assert [packet["n"] for packet in relay.packets(b)] == [0]
+
+
+def test_info_about_a_crowd_counts_as_more_requests(relay: Relay) -> None:
+    charged: list[float] = []
+    a, *_ = relay.members(TOLD_PER_REQUEST + 1)
+    relay.bus.charge = lambda _network, requests: charged.append(requests)
+    relay.ask(a, '{"type":5,"topic":"t"}')
+    assert charged == [1]

@@ -82,6 +82,24 @@ def test_many_sessions_are_told_of_a_newcomer_in_slices_and_before_its_message(
     assert [[number for _, _, number in each.heard] for each in many] == [[n.peer.number for n in newcomers]] * 10
 
 
+def test_a_message_waits_only_for_the_notice_of_its_sender(
+    core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one step would tell everybody of all who came before."""
+    monkeypatch.setattr(presence, "SLICE", 1)
+    many, steps = [join("lobby") for _ in range(4)], deque[Callable[[], None]]()
+    core.bus.presence.post = steps.append
+    for each in many:
+        each.take()
+    newcomers = [join("lobby") for _ in range(3)]
+    newcomers[1].receive_data(b"1")
+    came = [("+", "lobby", each.peer.number) for each in newcomers]
+    assert all(each.take() == [came[1], b"1"] for each in many)
+    while steps:
+        steps.popleft()()
+    assert all(each.take() == [came[0], came[2]] for each in many)
+
+
 class Deaf(Session):
     """A session of a protocol that has no word for joining, as most."""
 

@@ -8,7 +8,7 @@ import pytest
 from gateway.core.errors import Forbidden, NotSubscribed, ProtocolError, Throttled, Unavailable
 from gateway.core.message import Form, Message, PendingForm
 from gateway.core.outbox import BURST_FACTOR, LOW_WATER, MAX_STREAMS
-from gateway.core.presence import NOTICES_PER_REQUEST
+from gateway.core.presence import NOTICES_PER_REQUEST, TOLD_PER_REQUEST
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
@@ -310,6 +310,18 @@ def test_who_leaves_a_crowd_is_charged_for_those_that_are_told(core: Core, toy_s
     with pytest.raises(NotSubscribed):
         crowd[0].stop_listening("elsewhere")
     assert len(charged) == 1, "connections that end, and refused requests, cost nothing"
+
+
+def test_who_joins_a_crowd_is_charged_for_those_that_are_told(core: Core, toy_session: type[ToySession]) -> None:
+    """To join and to hang up, again and again, would otherwise tell thousands for two requests."""
+    for _ in range(2 * TOLD_PER_REQUEST):
+        core.bus.subscribe(toy_session(core.bus), "lobby")
+    charged: list[tuple[str, float]] = []
+    core.bus.charge = lambda network, requests: charged.append((network, requests))
+    newcomer = toy_session(core.bus)
+    core.bus.subscribe(newcomer, "lobby")
+    newcomer.receive_eof()
+    assert charged == [("", 2)]
 
 
 def test_by_default_presence_sends_nothing(core: Core) -> None:
