@@ -65,7 +65,6 @@ class StreamManagement(CoreApi):
             raise _invalid(error) from None
         for channel in channels:
             self._context.bus.channels.close(channel)
-        self._close_unauthorized()
 
     def set_fields(self, caller: RestCaller, stream: str, items: list[Any]) -> dict[str, Any]:
         """Set the fields that a stream's messages have."""
@@ -116,13 +115,12 @@ class StreamManagement(CoreApi):
             raise _invalid(error) from None
 
     def revoke(self, caller: RestCaller, stream: str, permission: str) -> None:
-        """Revoke a permission."""
+        """Revoke a permission; `gateway.access.revocation` closes connections that lose a right by it."""
         self._authorize_change(caller, stream, "stream_share")
         self._context.bus.check_log()
         number = int(permission) if permission.isdecimal() and len(permission) < MAX_DIGITS else -1
         if not self._streams.revoke(stream, number):
             raise ApiError(404, f"Permission not found: {permission}")
-        self._close_unauthorized()
 
     def store(self, caller: RestCaller, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Answer with this gateway's address: it stores every stream, and no other node does."""
@@ -137,15 +135,6 @@ class StreamManagement(CoreApi):
             self._streams.describe(stream, fields)
         except InvalidDescription as error:
             raise _invalid(error) from None
-
-    def _close_unauthorized(self) -> None:
-        """Close connections that are subscribed to a channel that they may no longer read; they can reconnect."""
-        bus = self._context.bus
-        for session in bus.sessions():
-            if not all(
-                bus.allowed(session.subscription_principal(name), "subscribe", name) for name in session.channels
-            ):
-                session.close(1008, "a right that this connection needs was taken away")
 
     def _authorize_change(self, caller: RestCaller, stream: str, operation: str) -> None:
         """Raise unless *stream* exists and the caller may do *operation* on it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from gateway.access.auth import ApiKey, digest
 from gateway.access.limits import Limits, Rate, Throttle
+from gateway.access.revocation import Revocation
 from gateway.http import bodies
 
 KEY = "trellis_machine"
@@ -135,13 +137,21 @@ def test_who_may_admin_shares_a_stream_and_takes_it_back(guarded: Any, make_call
 def test_a_permission_that_is_taken_back_ends_what_needs_it(
     guarded: Any, make_caller: Any, alice: Any, bob: Any
 ) -> None:
-    call = make_caller(guarded)
+    call, steps = make_caller(guarded), deque[Callable[[], None]]()
+    Revocation(guarded.access, guarded.core.bus, steps.append)
+
+    def run() -> None:
+        while steps:
+            steps.popleft()()
+
     given = {"operation": "stream_subscribe", "user": bob.address}
     permission = call("POST", "/streams/a%2Fs/permissions", KEY, json=given).json()
     theirs, others = guarded.open(), guarded.open()
     assert guarded.ask(theirs, [2, 9, "r", "a/s", 0, guarded.token(bob)])[0][1] == 2
     assert guarded.ask(others, [2, 9, "r", "a/s", 0, guarded.token(alice)])[0][1] == 2
     assert call("DELETE", f"/streams/a%2Fs/permissions/{permission['id']}", KEY).status_code == 204
+    assert theirs.closing is None, "all connections are checked in slices, in later turns of the loop"
+    run()
     assert theirs.closing is not None
     assert theirs.closing.code == 1008
     assert others.closing is None
@@ -149,6 +159,7 @@ def test_a_permission_that_is_taken_back_ends_what_needs_it(
     again = guarded.open()
     assert guarded.ask(again, [2, 9, "r", "a/s", 0, guarded.token(bob)])[0][1] == 2
     assert call("DELETE", "/streams/a%2Fs", KEY).status_code == 204
+    run()
     assert again.closing is not None
 
 
