@@ -91,8 +91,10 @@ class StreamrAdapter(Adapter):
         self.publishers.start(services.index)
         self.cursors.keep_only(peer.url for peer in self.options.peers)
         secrets, work = self.home.secrets, services.work
-        self.logouts.on_change = BackgroundFile(secrets / logouts.LOGOUTS_FILE, self.logouts.data, work).save
-        self.cursors.on_change = BackgroundFile(secrets / CURSORS_FILE, self.cursors.data, work).save
+        logouts_file = BackgroundFile(secrets / logouts.LOGOUTS_FILE, self.logouts.data, work)
+        cursors_file = BackgroundFile(secrets / CURSORS_FILE, self.cursors.data, work)
+        self.logouts.on_change, self.cursors.on_change = logouts_file.save, cursors_file.save
+        self._files = (logouts_file, cursors_file)
         self.cursors.tell = self.logouts.tell = partial(services.tell_members, NAME)
         self.tracker = Tracker(services.bus.clock)
         self.context = Context(
@@ -113,6 +115,8 @@ class StreamrAdapter(Adapter):
         """Do what is due; called once a second. *now* is in ms since 1970."""
         self.parts.participant.tick(now)
         self.parts.publish_handler.tick(now)
+        for file in self._files:
+            file.tick()
 
     # Connections
 

@@ -12,7 +12,10 @@ Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
 
 class BackgroundFile:
-    """Writes the result of *data* to *path* after each `save`; *work* is that of `gateway.adapter.Services`."""
+    """Writes the result of *data* to *path* after each `save`; *work* is that of `gateway.adapter.Services`.
+
+    A write that fails, perhaps on a full disk, is tried again with each `tick`.
+    """
 
     def __init__(self, path: Path, data: Callable[[], bytes], work: Work) -> None:
         self._path = path
@@ -27,9 +30,21 @@ class BackgroundFile:
             return
         self._writing, self._changed = True, False
         data = self._data()
-        self._work(lambda: write_secret(self._path, data), self._saved)
 
-    def _saved(self, _nothing: None) -> None:
+        def write() -> bool:
+            write_secret(self._path, data)
+            return True
+
+        self._work(write, self._saved)
+
+    def tick(self) -> None:
+        """Write again what could not be written; called once a second."""
+        if self._changed and not self._writing:
+            self.save()
+
+    def _saved(self, written: bool | None) -> None:
         self._writing = False
-        if self._changed:
+        if not written:
+            self._changed = True
+        elif self._changed:
             self.save()

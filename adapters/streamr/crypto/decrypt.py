@@ -131,7 +131,8 @@ class Decryptor:
             self._count(IGNORED)
 
     def tick(self, now: int) -> None:
-        """A second has passed: send requests again, or give them up."""
+        """A second has passed: send requests again, or give them up; write the keys that could not be written."""
+        self._keyring.tick()
         for (owner, id), request in list(self._requests.items()):
             if request.failed is not None:
                 if now >= request.failed + FAILURE_MEMORY:

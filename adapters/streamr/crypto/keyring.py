@@ -56,6 +56,10 @@ class Keyring:
         for owner, key in known:
             self._put(owner, key)
 
+    def tick(self) -> None:
+        """Write again what could not be written; called once a second."""
+        self._file.tick()
+
     def find(self, owner: KeyOwner, id: str | None) -> GroupKey | None:
         """The key of *owner* called *id*, or the one learned last if *id* is None."""
         name = self._latest.get(owner) if id is None else id

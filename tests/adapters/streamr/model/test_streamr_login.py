@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adapters.streamr.crypto import background_file
+from adapters.streamr.crypto.background_file import BackgroundFile
 from adapters.streamr.model import login, logouts
 from adapters.streamr.model.login import LoginError, Logins
 from adapters.streamr.model.logouts import Logouts, read_logouts
@@ -125,6 +129,37 @@ def test_logouts_are_known_after_a_restart(make_broker: Any, alice: Any) -> None
     second = make_broker()
     assert second.adapter.logins.address(over, second.clock()) is None
     assert second.adapter.logins.address(kept, second.clock()) == alice.address
+
+
+def test_a_logout_that_could_not_be_written_is_written_later(
+    make_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        try:
+            result = call()
+        except OSError:
+            result = None
+        done(result)  # as `gateway.worker.Worker` does
+
+    path, known = tmp_path / "logouts.json", Logouts([])
+    file = BackgroundFile(path, known.data, work)
+    known.on_change = file.save
+    with monkeypatch.context() as patch:
+        patch.setattr(background_file, "write_secret", lambda _path, _data: os.stat("/nowhere"))
+        known.add(b"\1" * 32, "192.0.2.1", 2_000, 1_000)
+        file.tick()
+    assert read_logouts(path) == []
+    file.tick()
+    assert len(read_logouts(path)) == 1
+    path.unlink()
+    file.tick()
+    assert not path.exists(), "what is written is not written again"
+
+    ticked = list[BackgroundFile]()
+    monkeypatch.setattr(BackgroundFile, "tick", lambda self: ticked.append(self))
+    broker = make_broker()
+    broker.adapter.tick(broker.clock())
+    assert len(ticked) == 3, "logouts, cursors and group keys"
 
 
 def test_a_file_of_logouts_that_is_none_ends_the_start(tmp_path: Path) -> None:
