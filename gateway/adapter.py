@@ -109,6 +109,11 @@ class OutboundLink(NamedTuple):
     authorities: Path | None = None
     path: str | None = None
 
+    @property
+    def shown(self) -> str:
+        """Its name as others may see it: without a query, which may hold a key."""
+        return self.name.partition("?")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Installation:

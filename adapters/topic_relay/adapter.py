@@ -19,7 +19,6 @@ from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.core.principal import Principal
 from gateway.core.shared_ids import shared_id
-from gateway.exchange import WebSocketPeer
 from gateway.storage.record import Fact
 
 from .asyncapi import packet_schemas
@@ -35,7 +34,7 @@ from .codec import (
     forward,
     utf16_length,
 )
-from .link import RelayLink, link
+from .link import RelayLink, RelayPeer, link
 from .session import NAME, WITH_ID, TopicRelaySession
 
 MAX_OVERHEAD = 512  # bytes; an upper bound of what a packet has beside its content
@@ -52,13 +51,13 @@ class TopicRelaySettings(BaseModel):
     max_outbox: int = Field(
         MAX_OUTBOX, ge=MAX_PACKET, description="Bytes that may wait for a peer that reads too slowly."
     )
-    peers: tuple[WebSocketPeer, ...] = Field(
+    peers: tuple[RelayPeer, ...] = Field(
         (), description="Topic relays elsewhere that the gateway dials, and the channels that it exchanges with them."
     )
 
     @field_validator("peers")
     @classmethod
-    def _check_peers(cls, peers: tuple[WebSocketPeer, ...]) -> tuple[WebSocketPeer, ...]:
+    def _check_peers(cls, peers: tuple[RelayPeer, ...]) -> tuple[RelayPeer, ...]:
         if len({peer.url for peer in peers}) < len(peers):
             raise ValueError("the same url twice: name all its channels in one table")
         return peers
@@ -108,7 +107,7 @@ class TopicRelayAdapter(Adapter):
         """The links to the relays that the operator configured."""
         return [link(peer, self._dialled) for peer in self.options.peers]
 
-    def _dialled(self, principal: Principal, peer: WebSocketPeer) -> RelayLink:
+    def _dialled(self, principal: Principal, peer: RelayPeer) -> RelayLink:
         return RelayLink(self.bus, principal, peer, self.form, self.options.max_outbox)
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:

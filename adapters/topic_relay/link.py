@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from pydantic import Field, SecretStr
 
 from gateway.adapter import OutboundLink
 from gateway.core.bus import Bus
@@ -32,6 +34,14 @@ KEEPALIVE_MS: Final = 30_000
 MAX_REASON: Final = 100  # characters of an error of the other side that are logged
 
 
+class RelayPeer(WebSocketPeer):
+    """A server of the topic relay's protocol: a genuine one, or another gateway."""
+
+    key: SecretStr | None = Field(
+        default=None, max_length=1024, description="An API key of a gateway; it is sent as `?key=`, and shown nowhere."
+    )
+
+
 class RelayLink(LinkSession):
     """The connection to *peer*; *form* makes the packet of a message for it."""
 
@@ -39,7 +49,7 @@ class RelayLink(LinkSession):
     text = True
 
     def __init__(
-        self, bus: Bus, principal: Principal, peer: WebSocketPeer, form: Callable[[Message, str], Form], max_outbox: int
+        self, bus: Bus, principal: Principal, peer: RelayPeer, form: Callable[[Message, str], Form], max_outbox: int
     ) -> None:
         super().__init__(bus, principal)
         self.link = True
@@ -130,11 +140,14 @@ class RelayLink(LinkSession):
         return self._senders[source]
 
 
-def link(peer: WebSocketPeer, open: Callable[[Principal, WebSocketPeer], RelayLink]) -> OutboundLink:
+def link(peer: RelayPeer, open: Callable[[Principal, RelayPeer], RelayLink]) -> OutboundLink:
     """The link to *peer*; *open* makes the session of a connection."""
     parts = urlsplit(peer.url)
     assert parts.hostname is not None  # it was checked
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    query = (
+        parts.query if peer.key is None else urlencode([*parse_qsl(parts.query), ("key", peer.key.get_secret_value())])
+    )
+    path = (parts.path or "/") + (f"?{query}" if query else "")
 
     def dialled() -> RelayLink:
         return open(Principal(PEER, parts.hostname or ""), peer)

@@ -31,7 +31,7 @@ def report(membership: Membership, cluster: str) -> dict[str, Any]:
         "unsentBytes": status.unsent,
         "lag": {"batches": lag.batches, "records": lag.records, "seconds": round(lag.seconds, 1)},
         "stream": _stream(status),
-        "links": [{"link": link, "holder": name_of(holders.holder(link))} for link in holders.links],
+        "links": [{"link": link.partition("?")[0], "holder": name_of(holders.holder(link))} for link in holders.links],
         "members": [_member(info, signalling.agreement.differences) for info in signalling.members()],
     }
 

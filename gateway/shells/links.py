@@ -70,7 +70,7 @@ class Dialler:
         session = self._session
         return {
             "protocol": self.protocol,
-            "address": self.link.name,
+            "address": self.link.shown,
             "state": "connected" if session is not None else "elsewhere" if self.is_elsewhere else "waiting",
             "since": self._since,
             "connects": self._connects,
@@ -84,7 +84,7 @@ class Dialler:
         if permitted == self._permitted:
             return
         self._permitted, self._failures, self._since = permitted, 0, self._clock()
-        logger.info("a link is taken" if permitted else "a link is let go", address=self.link.name)
+        logger.info("a link is taken" if permitted else "a link is let go", address=self.link.shown)
         if self._attempt is not None and not permitted:
             self._attempt.cancel()
         if self._waiting is not None and permitted:
@@ -114,7 +114,7 @@ class Dialler:
                 if anyio.current_time() - started >= STABLE_SECONDS:
                     self._failures = 0
                 self._failures += 1
-                logger.warning("a link is down", protocol=self.protocol, address=self.link.name, reason=self._error)
+                logger.warning("a link is down", protocol=self.protocol, address=self.link.shown, reason=self._error)
                 await anyio.sleep(retry_seconds(self._failures))
 
     async def _connect_once(self) -> None:
@@ -130,7 +130,7 @@ class Dialler:
         try:
             await self._serve(stream, wire, turns)
         except* Exception as error:  # a bug in one session must not affect the others, even during shutdown
-            logger.exception("a link failed; the others go on", address=self.link.name)
+            logger.exception("a link failed; the others go on", address=self.link.shown)
             self._error = repr(error)
         finally:
             self._session, self._since = None, self._clock()
@@ -150,7 +150,7 @@ class Dialler:
         session = self._session = self.link.open()
         self._since, self._error = self._clock(), ""
         self._connects += 1
-        logger.info("a link is up", protocol=self.protocol, address=self.link.name)
+        logger.info("a link is up", protocol=self.protocol, address=self.link.shown)
         await serve(session, wire, turns)
         self._error = "the other side hung up" if session.closing is None else session.closing.reason
 

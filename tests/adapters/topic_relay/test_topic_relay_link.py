@@ -16,6 +16,8 @@ from gateway.core.message import Peer
 from gateway.core.principal import Principal
 from gateway.core.read_pacer import ReadPacer
 from gateway.exchange import WebSocketPeer
+from gateway.shells.links import Dialler
+from tests.conftest import Core
 
 from .conftest import Relay
 
@@ -234,6 +236,20 @@ def test_an_address_becomes_a_dialled_websocket() -> None:
         adapter = TopicRelayAdapter(settings(peers=[{"url": url, "channels": ["*"]}]), home)
         (found,) = adapter.links()
         assert (found.host, found.port, found.tls, found.path) == (host, port, tls, path)
+
+
+def test_a_key_is_sent_and_shown_nowhere(core: Core) -> None:
+    home: Any = None
+    peers = [
+        {"url": "wss://a.example/relay?key=secret", "channels": ["*"]},
+        {"url": "ws://b.example/relay?x=1", "channels": ["*"], "key": "secret&more"},
+    ]
+    adapter = TopicRelayAdapter(settings(peers=peers), home)
+    old, new = adapter.links()
+    assert (old.path, new.path) == ("/relay?key=secret", "/relay?x=1&key=secret%26more")
+    assert "secret" not in repr(adapter.options.peers[1])
+    shown = [Dialler("topic_relay", each, core.clock).report()["address"] for each in (old, new)]
+    assert shown == ["wss://a.example/relay", "ws://b.example/relay"]
 
 
 def test_a_relay_begins_no_channels_and_confirms_only_what_was_asked(dial: Dial) -> None:
