@@ -156,7 +156,11 @@ def test_a_logout_that_could_not_be_written_is_written_later(
     assert not path.exists(), "what is written is not written again"
 
     ticked = list[BackgroundFile]()
-    monkeypatch.setattr(BackgroundFile, "tick", lambda self: ticked.append(self))
+
+    def tick(file: BackgroundFile) -> None:
+        ticked.append(file)
+
+    monkeypatch.setattr(BackgroundFile, "tick", tick)
     broker = make_broker()
     broker.adapter.tick(broker.clock())
     assert len(ticked) == 3, "logouts, cursors and group keys"
