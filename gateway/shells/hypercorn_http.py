@@ -13,10 +13,12 @@ from itertools import count
 from typing import Any
 
 import h11
+import hypercorn.protocol
 import hypercorn.trio.run
+import structlog
 import trio
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.h11 import H11WSConnection
+from hypercorn.protocol.h11 import H11Protocol, H11WSConnection
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 
 from gateway.core.networks import network
@@ -28,11 +30,25 @@ from .http_gateway import HttpGateway
 from .serve import LINGER_SECONDS, STALLED_SECONDS
 from .uvicorn_http import MAX_DISCARDED, RETRY_HEADERS
 
+logger = structlog.get_logger("trellis")
+
 NOT_READABLE = (trio.BusyResourceError, AttributeError)  # another task reads; TLS has no half-close
 DISCONNECTED = (trio.ClosedResourceError, trio.BrokenResourceError)
-ENDING = trio.BusyResourceError  # of a write: another task is closing the connection
+ENDING = trio.BusyResourceError  # another task is closing the connection
 
 _numbers = count()  # of connections
+
+
+class Http1(H11Protocol):
+    """HTTP/1.1 in which nobody can change to HTTP/2, past the rules of a proxy in front of the gateway.
+
+    A client that begins with HTTP/2, or agreed on it by TLS, speaks it.
+    """
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Ignore `Upgrade: h2c` (RFC 9110, section 7.8, lets a server do so; RFC 9113 took it away)."""
+        if event.method == b"PRI":
+            await super()._check_protocol(event)
 
 
 class HypercornConnection(TCPServer):
@@ -57,6 +73,9 @@ class HypercornConnection(TCPServer):
             self.network = network(address)
             try:
                 await super().run()
+            except* Exception:  # hypercorn would stop serving everybody
+                logger.exception("a connection failed; the others go on")
+                self.gateway.metrics.count("faults", "request")
             finally:
                 self._leave()
 
@@ -122,7 +141,7 @@ class HypercornConnection(TCPServer):
         while True:
             try:
                 data = bytes(await self.stream.receive_some(MAX_RECV))
-            except DISCONNECTED:
+            except (*DISCONNECTED, ENDING):
                 break
             if data:
                 self.gateway.admission.mark_busy(self)
@@ -166,4 +185,6 @@ def _address(stream: Any) -> str | None:
 def patch_connections(gateway: HttpGateway) -> None:
     """Make hypercorn use `HypercornConnection` in this process."""
     made: Any = type("HypercornConnection", (HypercornConnection,), {"gateway": gateway})
+    protocols: Any = hypercorn.protocol
+    protocols.H11Protocol = Http1  # the one place where hypercorn chooses it
     hypercorn.trio.run.TCPServer = made  # type: ignore[attr-defined]  # the one place where hypercorn chooses it

@@ -10,10 +10,10 @@ from gateway.http.direct import Answer, DirectPublisher, direct_post
 
 from .flusher import flusher_of
 from .http_gateway import HttpGateway
-from .uvicorn_timeouts import TimedHttp
+from .uvicorn_heads import HeadHttp
 
 
-class DirectHttp(TimedHttp):
+class DirectHttp(HeadHttp):
     """A protocol whose *publisher* answers a short publish when it was read as a whole, without an application."""
 
     gateway: HttpGateway | None = None

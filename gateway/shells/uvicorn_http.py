@@ -34,7 +34,6 @@ from .uvicorn_websocket import DetachedTransport
 if TYPE_CHECKING:
     from gateway.core.read_pacer import Penalty, ReadPacer
 
-MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
 MAX_PIPELINE = 4  # requests that wait for the one before them; later input stays unread
 HEAD_SLICE = 256  # bytes parsed at once where requests may begin, some ten requests; a body is parsed at once
 LONG_HEAD_SLICE = 2 << 10  # bytes parsed at once within a long head
@@ -69,11 +68,8 @@ class FastHttp(DirectHttp):
     requests are refused, it also waits until the time that they took is paid off (`gateway.core.read_pacer`).
     """
 
-    max_head = MAX_HEAD
     network = ""  # of the client, while the connection is counted
     _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`
-    _body_size = 0  # bytes of the body of the last request
-    _body_length = 0  # its Content-Length
     _unparsed = b""  # read, and not parsed yet
     _paused = False  # nothing is parsed for a while
     _answered = False  # a request was; before that a connection has no share of its own (`gateway.core.read_pacer`)
@@ -181,7 +177,7 @@ class FastHttp(DirectHttp):
             in_body = not self._in_head and self.cycle is not None and self.cycle.more_body
             size = self._body_length - self._body_size if in_body else min(self._head_size, LONG_HEAD_SLICE)
             end = at + max(HEAD_SLICE, size)
-            self._parse_slice(data[at:end])
+            self.parse(data[at:end])
             at = end
         self._parsing = False
         if self._waiting is not None and not self._queued:
@@ -202,31 +198,8 @@ class FastHttp(DirectHttp):
             self._stop_head_timer()
             self._head_suspended = True
 
-    def _parse_slice(self, data: bytes) -> None:
-        """Parse *data*, and add it to the size of the head if that is not complete."""
-        was_in_head, head = self._in_head, self._heads
-        super().data_received(data)
-        if was_in_head and self._in_head and head == self._heads:  # all of it was of one head
-            self._head_size += len(data)
-            if self._head_size > self.max_head and not self._ending:
-                self.send_400_response("The head of the request is too long.")
-
-    def on_message_begin(self) -> None:
-        """The head of a request begins."""
-        super().on_message_begin()
-        self._body_size = self._body_length = 0
-        self._begin_head()
-
     def on_headers_complete(self) -> None:
-        """Check the length of the complete head; raise `ValueError`, an invalid request, if it is too long."""
-        self._end_head()
-        size = len(self.url)
-        for name, value in self.headers:
-            size += len(name) + len(value)
-            if name == b"content-length" and value.isdigit() and not self._body_length:
-                self._body_length = int(value)
-        if size > self.max_head:
-            raise ValueError("the head of the request is too long")
+        """Offer what this server can do to the application."""
         has_chunks = self.parser.get_http_version() == "1.1"
         self.scope["extensions"] = self._extensions if has_chunks else {PACED_EXTENSION: {}}
         super().on_headers_complete()
@@ -289,11 +262,6 @@ class FastHttp(DirectHttp):
     @property
     def _read_pacer(self) -> ReadPacer | None:
         return None if self.gateway is None else self.gateway.bus.read_pacer
-
-    def on_body(self, body: bytes) -> None:
-        """Count a part of a body."""
-        self._body_size += len(body)
-        super().on_body(body)
 
     def handle_websocket_upgrade(self) -> None:
         """Stop counting the connection: it becomes a session, which is counted when it is admitted."""

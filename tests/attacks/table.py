@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import brokers, floods, garbage, hoards, relays, rights, silent, sprout_peers, subscribers, unread
+from . import (
+    brokers,
+    floods,
+    garbage,
+    hoards,
+    relays,
+    requests,
+    rights,
+    silent,
+    sprout_peers,
+    subscribers,
+    unread,
+)
 from .attack import Attack
 from .client_frames import RELAY, STREAMR
 
@@ -144,6 +156,9 @@ ATTACKS: Final = (
     Attack("replay", "somebody's signed message is replayed, to be taken for them", rights.replay),
     Attack("spoof", "numbers of others as `src`; listening to direct messages", rights.spoof),
     Attack("pages", "a web page of another origin, and a rebound name", rights.pages, told=("http 403",)),
+    Attack("smuggling", "requests in the bodies of requests that ask for another protocol", requests.smuggled,
+           told=("http 201",)),
+    Attack("smuggling-trio", "the same with `--loop trio`", requests.smuggled, needs=TRIO, told=("http 201",)),
     Attack("keys", "no key, a wrong one, one without the right, for each verb", rights.keys, needs=KEYS,
            told=("http 401", "http 403")),
 )

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
 from hypercorn.events import Closed, Event, RawData
+from hypercorn.trio.tcp_server import TCPServer
 
 from gateway.http import persistent
 from gateway.shells import hypercorn_http
@@ -386,3 +388,26 @@ def test_an_answer_to_who_is_being_let_go_of_is_dropped_on_trio() -> None:
 
     trio.run(scenario)
     assert ends == [Closed()]
+
+
+def test_a_connection_that_fails_ends_alone_on_trio(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    counted: list[tuple[str, ...]] = []
+    admission = SimpleNamespace(enter=lambda _: None, leave=lambda _: None, mark_busy=lambda _: None)
+    proxies = SimpleNamespace(connection=lambda address, _: address)
+    metrics = SimpleNamespace(count=lambda *labels: counted.append(labels))
+    monkeypatch.setattr(TCPServer, "run", fail)
+
+    async def scenario() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        client = await trio.testing.open_stream_to_socket_listener(listener)
+        stream, unused = await listener.accept(), cast("Any", None)
+        async with client, stream, listener:
+            connection = hypercorn_http.HypercornConnection(unused, unused, unused, unused, cast("Any", stream))
+            connection.gateway = cast("Any", SimpleNamespace(admission=admission, proxies=proxies, metrics=metrics))
+            await connection.run()
+
+    trio.run(scenario)
+    assert counted == [("faults", "request")]

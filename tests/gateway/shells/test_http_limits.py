@@ -94,13 +94,13 @@ def test_pipelined_requests_are_answered_in_order_and_parsed_a_few_at_a_time(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = [0]
-    parse = Http._parse_slice
+    parse = Http.parse
 
     def counting(self: Http, data: bytes) -> None:
         parse(self, data)
         waiting.append(len(self.pipeline))
 
-    monkeypatch.setattr(Http, "_parse_slice", counting)
+    monkeypatch.setattr(Http, "parse", counting)
     bodies = [b"x" * (size % 700) for size in range(3000)]
     request = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
     said = b"".join(request % (len(body), body) for body in bodies)

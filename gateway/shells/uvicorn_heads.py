@@ -1,0 +1,100 @@
+"""uvicorn's HTTP protocol with bounds on the head of a request, and without any upgrade but that to a WebSocket.
+
+llhttp takes what follows a request with `Upgrade` for another protocol, whatever that is, and uvicorn goes on as if
+there had been no body: the body would be read as the next request, past the rules of a proxy in front. A server may
+ignore `Upgrade` (RFC 9110, section 7.8), so such a request is parsed again without it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httptools
+
+from .uvicorn_timeouts import TimedHttp
+
+MAX_HEAD: Final = 1 << 16  # bytes of a request's first line and headers
+
+
+class HeadHttp(TimedHttp):
+    """A protocol whose requests are bounded, and complete whatever protocol they ask for."""
+
+    max_head = MAX_HEAD
+    _body_size = 0  # bytes of the body of the last request
+    _body_length = 0  # its Content-Length
+
+    def parse(self, data: bytes) -> None:
+        """Parse *data*, and add it to the size of the head if that is not complete."""
+        was_in_head, head = self._in_head, self._heads
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            message = "Invalid HTTP request received."
+            self.logger.warning(message)
+            self.send_400_response(message)
+            return
+        if was_in_head and self._in_head and head == self._heads:  # all of it was of one head
+            self._head_size += len(data)
+            if self._head_size > self.max_head and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too long.")
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._is_handshake():
+                    self.handle_websocket_upgrade()
+                    return
+                data = self._head_without_upgrade() + data[upgrade.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+
+    def _should_upgrade(self) -> bool:
+        """Whether uvicorn is to leave this request alone, which is in an upgrade: `_feed` decides what it becomes."""
+        return True
+
+    def _is_handshake(self) -> bool:
+        """Whether the request that asks for an upgrade is the handshake of a WebSocket (RFC 6455, section 4.1).
+
+        One with a body is refused by websockets, which ends the connection.
+        """
+        scope = self.scope
+        return self._get_upgrade() == b"websocket" and scope["method"] == "GET" and scope["http_version"] == "1.1"
+
+    def _head_without_upgrade(self) -> bytes:
+        """Return the head that was parsed, for another parser."""
+        line = b"%b %b HTTP/%b\r\n" % (
+            self.scope["method"].encode(),
+            self.url,
+            self.scope["http_version"].encode(),
+        )
+        kept = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        return line + b"".join(kept) + b"\r\n"
+
+    def on_message_begin(self) -> None:
+        """The head of a request begins."""
+        super().on_message_begin()
+        self._body_size = self._body_length = 0
+        self._begin_head()
+
+    def on_headers_complete(self) -> None:
+        """Check the length of the complete head; raise `ValueError`, an invalid request, if it is too long."""
+        self._end_head()
+        size = len(self.url)
+        for name, value in self.headers:
+            size += len(name) + len(value)
+            if name == b"content-length" and value.isdigit() and not self._body_length:
+                self._body_length = int(value)
+        if size > self.max_head:
+            raise ValueError("the head of the request is too long")
+        super().on_headers_complete()
+        if self.scope["method"] == "CONNECT":
+            raise ValueError("this is no proxy")
+
+    def on_body(self, body: bytes) -> None:
+        """Count a part of a body."""
+        self._body_size += len(body)
+        super().on_body(body)
