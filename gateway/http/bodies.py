@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from time import perf_counter
 
 import anyio
+from anyio import CancelScope
 from anyio.lowlevel import RunVar
 from fastapi import Request
 from starlette.requests import HTTPConnection
@@ -44,7 +45,7 @@ class IncomingBody:
     def __init__(self, network: str) -> None:
         self.network = network
         self.data = bytearray()  # it may arrive byte by byte
-        self.scope = anyio.CancelScope()
+        self.scope = CancelScope()
 
     @property
     def held_size(self) -> int:
@@ -52,8 +53,25 @@ class IncomingBody:
         return len(self.data)
 
     def release_memory(self) -> None:
-        """Stop reading."""
+        """Stop reading, or waiting for a turn."""
         self.scope.cancel()
+
+    def check_kept(self) -> None:
+        """Raise `BodyRefused` 503 if the memory was needed while it arrived, or waited."""
+        if self.scope.cancel_called:
+            raise BodyRefused(503, "the gateway is short of memory; try again in a moment", {"Retry-After": "1"})
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Process the body, in a turn if it is long. All long bodies wait for that: wait for nothing meanwhile."""
+        if len(self.data) <= SHORT_BODY:
+            yield
+            return
+        async with AsyncExitStack() as stack:
+            with CancelScope() as self.scope:
+                await stack.enter_async_context(turn_queue().turn(self.network))
+            self.check_kept()
+            yield
 
 
 class TurnQueue:
@@ -145,11 +163,20 @@ def network_of(request: HTTPConnection) -> str:
 async def read_body(
     request: Request, limit: int, read_pacer: ReadPacer | None, malformed: tuple[type[Exception], ...] = ()
 ) -> AsyncIterator[bytes]:
-    """Yield the body of *request*, during its turn if it is long. Make all checks that do not need it first.
+    """Yield the body of *request*, during its turn if it is long, so never wait in the context; see `hold_body`."""
+    async with hold_body(request, limit, read_pacer, malformed) as body, body.turn():
+        yield bytes(body.data)
 
-    Raises `BodyRefused`: 413 once it is known to be longer than *limit* bytes, 408 if it does not come within
-    `BODY_SECONDS`, 503 if the memory budget of *read_pacer* is used up. If the context raises one of *malformed*,
-    the body is charged to its network.
+
+@asynccontextmanager
+async def hold_body(
+    request: Request, limit: int, read_pacer: ReadPacer | None, malformed: tuple[type[Exception], ...] = ()
+) -> AsyncIterator[IncomingBody]:
+    """Yield the body of *request*, which counts in the memory budget. Make all checks that do not need it first.
+
+    Whoever processes it takes its turn for that. Raises `BodyRefused`: 413 once it is known to be longer than *limit*
+    bytes, 408 if it does not come within `BODY_SECONDS`, 503 if the memory budget of *read_pacer* is used up. If the
+    context raises one of *malformed*, the body is charged to its network.
     """
     read_pacer = read_pacer or ReadPacer(None, perf_counter)
     # After 413 or 408 the client may still be sending, so the connection ends (HTTP/2 can end just the stream).
@@ -161,23 +188,17 @@ async def read_body(
     body = IncomingBody(network_of(request))
     read_pacer.budget.enter(body)
     try:
-        async with AsyncExitStack() as stack:
-            with body.scope:
-                if not await _read(request, body, limit, read_pacer):
-                    raise BodyRefused(
-                        408, f"the body took more than {BODY_SECONDS:.0f} s; send less, or in parts", ending
-                    )
-                if len(body.data) > limit:
-                    raise too_long
-                if len(body.data) > SHORT_BODY:
-                    await stack.enter_async_context(turn_queue().turn(body.network))
-            if body.scope.cancel_called:
-                raise BodyRefused(503, "the gateway is short of memory; try again in a moment", {"Retry-After": "1"})
-            try:
-                yield bytes(body.data)
-            except malformed:
-                read_pacer.charge_malformed_body(body.network, len(body.data))
-                raise
+        with body.scope:
+            if not await _read(request, body, limit, read_pacer):
+                raise BodyRefused(408, f"the body took more than {BODY_SECONDS:.0f} s; send less, or in parts", ending)
+            if len(body.data) > limit:
+                raise too_long
+        body.check_kept()
+        try:
+            yield body
+        except malformed:
+            read_pacer.charge_malformed_body(body.network, len(body.data))
+            raise
     finally:
         read_pacer.budget.leave(body)
 

@@ -17,7 +17,7 @@ from gateway.core.message import REST, Message
 from gateway.runtime import Gateway, clock
 
 from . import explanations, history, keys, listing, operations, schemas, sync, traces, views, whois
-from .bodies import read_body
+from .bodies import hold_body
 from .bulk import BulkResponse
 from .callers import Caller, admit_request, path_segment
 from .events import open_stream
@@ -110,8 +110,9 @@ class Rest:
         publisher, read = begin(self.gateway, request, request.path_params["channel"])
         if read is None:
             return BulkResponse(publisher, request)
-        async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
-            content = await parse_request_content(publisher.caller, body, read)
+        async with hold_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
+            async with body.turn():
+                content = await parse_request_content(publisher.caller, bytes(body.data), read)
             if self.gateway.membership is not None:
                 await self.gateway.membership.until_acting()
             taken = publisher.publish(content)
@@ -267,8 +268,9 @@ class Rest:
         caller = Caller(self.gateway, request)
         name = caller.resolve_channel("direct", channel)
         read = content_reader(request.headers.get("content-type"))
-        async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
-            content = await parse_request_content(caller, body, read)
+        async with hold_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
+            async with body.turn():
+                content = await parse_request_content(caller, bytes(body.data), read)
             message = Message(name, caller.who, REST, content.text)
             answered, answers = anyio.Event(), list[int | None]()
 

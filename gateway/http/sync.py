@@ -16,6 +16,7 @@ import anyio.to_thread
 import msgspec
 from fastapi import Query, Request, Response
 
+from gateway.core.channels import valid_name
 from gateway.core.errors import Incomplete, RequestError, Throttled
 from gateway.core.message import REST, Message
 from gateway.reconciliation import rounds
@@ -24,7 +25,7 @@ from gateway.reconciliation.wire import ID_SIZE, MalformedSync
 from gateway.runtime import Gateway
 
 from . import views
-from .bodies import SHORT_BODY, read_body
+from .bodies import SHORT_BODY, IncomingBody, hold_body, turn_queue
 from .callers import Caller
 from .kit import wait_until_accepted, wait_until_synced
 from .media import NDJSON, TEXT
@@ -32,7 +33,7 @@ from .message_sets import MessageSets
 from .problems import Problem, problem_of
 from .routes import MAX_INTEGER, Route
 from .selection import parse_selection, pattern_of
-from .sync_messages import incomplete, line_of, parse_line, result, take
+from .sync_messages import Handed, incomplete, line_of, parse_line, result, take
 
 MAX_MESSAGE: Final = 2 * rounds.MAX_MESSAGE  # bytes of a request; other implementations may be more talkative
 MAX_IDS: Final = 256  # messages that one request hands over
@@ -84,7 +85,7 @@ class Sync:
         """
         caller, names = await self._asked(request, channels, channel)
         async with self._body(request, MAX_MESSAGE) as body:
-            said = await self._sets.use(names, partial(_answer, message=body))
+            said = await self._sets.use(names, partial(_answer, message=bytes(body.data)))
         caller.charge(COST)
         return Response(said, media_type=OCTETS)
 
@@ -96,7 +97,8 @@ class Sync:
         """
         caller, names = await self._asked(request, channels, channel)
         async with self._body(request, MAX_MESSAGE) as body:
-            asked = _parse(body, Compare)
+            async with body.turn():
+                asked = _parse(bytes(body.data), Compare)
             said = None if asked.message is None else _bytes(asked.message)
             found = await self._sets.use(names, partial(_compare, message=said, since=asked.since))
         caller.charge(COST)
@@ -112,7 +114,8 @@ class Sync:
         """
         caller, names = await self._asked(request, channels, channel)
         async with self._body(request, MAX_MESSAGE) as body:
-            ids = set(map(_id, _parse(body, Wanted).ids))
+            async with body.turn():
+                ids = set(map(_id, _parse(bytes(body.data), Wanted).ids))
             places = await self._sets.use(names, partial(_places, ids=ids))
         caller.charge(COST)
         lines, size, told = list[bytes](), 0, set[bytes]()
@@ -132,22 +135,23 @@ class Sync:
         because it needs others (`missing`) and may be handed over again after them; or the problem.
         """
         caller = Caller(self.gateway, request)
+        if not self.gateway.access.has_any_right(caller.principal, ("publish",)):
+            caller.authorize("publish", "")
         caller.pace("")
         self.gateway.bus.check_log()
         async with self._body(request, 2 * MAX_LINES) as body:
-            lines = body.splitlines()
-            if len(lines) > MAX_IDS:
-                raise Problem("invalid-parameter", f"not more than {MAX_IDS} lines in one request")
+            async with body.turn():
+                lines = _lines(body.data)
             if self.gateway.membership is not None:
                 await self.gateway.membership.until_acting()
             taken = list[Message]()
-            results = [await self._take(caller, line, count, taken) for count, line in enumerate(lines)]
+            results = [await self._take(caller, line, count, taken, body.network) for count, line in enumerate(lines)]
         if taken:
             await wait_until_accepted(self.gateway.bus, taken[-1])
         await wait_until_synced(self.gateway.log, self.gateway.log.next_seq - 1)
         return Response(b"".join(results), media_type=NDJSON[0])
 
-    async def _take(self, caller: Caller, line: bytes, count: int, taken: list[Message]) -> bytes:
+    async def _take(self, caller: Caller, line: bytes, count: int, taken: list[Message], network: str) -> bytes:
         """Take the message on *line*, as fast as the caller may publish; return what became of it.
 
         Those that are still to be accepted are added to *taken*.
@@ -156,8 +160,10 @@ class Sync:
             await anyio.sleep(0)
         id, handed = "", None
         try:
-            handed = await anyio.to_thread.run_sync(parse_line, line) if len(line) > SHORT_BODY else parse_line(line)
+            handed = await _parse_in_turn(line, network) if len(line) > SHORT_BODY else parse_line(line)
             id = handed.id
+            if valid_name(handed.channel):  # nobody waits for what they may not do
+                caller.authorize("publish", handed.channel)
             await _wait_for_rate(caller, handed.channel)
             if handed.needs:
                 await anyio.sleep(0)  # many signatures are checked
@@ -176,8 +182,8 @@ class Sync:
         self.gateway.metrics.count("handed_over", "known" if found is False else "accepted")
         return result(handed, found is not False)
 
-    def _body(self, request: Request, limit: int) -> AbstractAsyncContextManager[bytes]:
-        return read_body(request, limit, self.gateway.bus.read_pacer, (MalformedSync, Problem))
+    def _body(self, request: Request, limit: int) -> AbstractAsyncContextManager[IncomingBody]:
+        return hold_body(request, limit, self.gateway.bus.read_pacer, (MalformedSync, Problem))
 
     async def _asked(self, request: Request, lists: list[str], names: list[str]) -> tuple[Caller, frozenset[str]]:
         """The caller, and the channels that the request is about: those that are named, and others by pattern.
@@ -199,6 +205,21 @@ class Sync:
             after = listed[-1] if len(listed) == NAMES else None
             await anyio.sleep(0)
         return caller, frozenset(found)
+
+
+def _lines(body: bytearray) -> list[bytes]:
+    """The lines of *body*; raises `Problem` where there are more than `MAX_IDS`, before they take memory."""
+    if body.count(b"\n") > MAX_IDS or body.count(b"\r") > MAX_IDS:
+        raise Problem("invalid-parameter", f"not more than {MAX_IDS} lines in one request")
+    lines = bytes(body).splitlines()
+    if len(lines) > MAX_IDS:
+        raise Problem("invalid-parameter", f"not more than {MAX_IDS} lines in one request")
+    return lines
+
+
+async def _parse_in_turn(line: bytes, network: str) -> Handed:
+    async with turn_queue().turn(network):
+        return await anyio.to_thread.run_sync(parse_line, line)
 
 
 async def _wait_for_rate(caller: Caller, channel: str) -> None:
