@@ -22,6 +22,7 @@ PATH: Final = "/console"
 INDEX: Final = "index.html"
 FOLDER: Final = Path(__file__).parents[1] / "pages"
 METHODS: Final = ("GET", "HEAD")
+MAX_HEADER: Final = 1_024  # bytes of a header that is a list; a longer one is ignored, as a server may do
 NOT_POSSIBLE: Final = "%s is not possible here; allowed: GET, HEAD"
 
 MEDIA_TYPES: Final = {  # of what may be served, by suffix; a file with another suffix is not
@@ -122,8 +123,8 @@ def accepts_gzip(accepted: str) -> bool:
 
 def _weights(header: str) -> dict[str, float]:
     """Return the weight of each name in *header*; one that is not a number counts as 0."""
-    found = {}
-    for part in header.split(","):
+    found = dict[str, float]()
+    for part in header.split(",") if len(header) <= MAX_HEADER else ():
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         weight = next((each[2:] for each in parameters if each.startswith("q=")), "1")
         try:
@@ -134,4 +135,6 @@ def _weights(header: str) -> dict[str, float]:
 
 
 def _etags(header: str) -> set[str]:
+    if len(header) > MAX_HEADER:
+        return set()
     return {each.strip().removeprefix("W/") for each in header.split(",")}
