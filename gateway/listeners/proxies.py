@@ -2,7 +2,7 @@
 
 A request that comes from one of `trusted_proxies` is taken to come from the last address in `X-Forwarded-For` that is
 not itself a trusted proxy, and by the scheme in `X-Forwarded-Proto`. From anybody else these headers are ignored, since
-any client can send them.
+any client can send them. So is what stands before that address, or before what is not an address.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 FORWARDED_FOR, FORWARDED_PROTO = b"x-forwarded-for", b"x-forwarded-proto"
+MAX_HOPS = 16  # proxies, one behind the other
+MAX_ADDRESS = 64  # characters, with brackets, a zone and a port
 SCHEMES = {
     "http": {"http": "http", "https": "https"},
     "websocket": {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"},
@@ -49,9 +51,9 @@ class TrustedProxies:
 
     def origin(self, address: str, forwarded: str) -> str:
         """Where a request from *address* comes from, with *forwarded* as its `X-Forwarded-For`."""
-        hops = [hop for part in forwarded.split(",") if (hop := _address(part.strip()))]
-        while self.trusts(address) and hops:
-            address = hops.pop()
+        hops = forwarded.rsplit(",", MAX_HOPS)[-MAX_HOPS:]
+        while self.trusts(address) and hops and (hop := _address(hops.pop())):
+            address = hop
         return address
 
     def with_forwarded(self, scope: Scope) -> Scope:
@@ -80,6 +82,8 @@ class ForwardedHeaders:
 
 def _address(text: str) -> str:
     """The address in one part of `X-Forwarded-For`, which may have a port; empty if there is none."""
+    if len(text := text.strip()) > MAX_ADDRESS:
+        return ""
     for candidate in (text, text.rpartition(":")[0].strip("[]"), text.strip("[]")):
         try:
             return str(ip_address(candidate))

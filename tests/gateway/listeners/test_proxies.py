@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 import httpx
 import pytest
 from websockets.sync.client import connect
 
+from gateway.listeners import proxies
 from gateway.listeners.proxies import TrustedProxies
 from gateway.settings.config import BadConfiguration, load
 from tests.gateway.operated import PROXY, Operated
@@ -39,20 +42,34 @@ def test_only_a_trusted_proxy_is_believed(operated: Operated, source: str, netwo
         ("2001:db8::7", "2001:db8::7"),
         ("unknown", "10.0.0.1"),
         ("10.0.0.3,10.0.0.2", "10.0.0.3"),
+        ("203.0.113.5, unknown", "10.0.0.1"),  # who wrote what stands before it?
+        ("203.0.113.5," + " " * 60_000 + "10.0.0.2", "203.0.113.5"),
+        ("203.0.113.5," + "10.0.0.2," * 15 + "10.0.0.3", "10.0.0.2"),
     ],
 )
 def test_the_last_address_that_is_no_proxy_is_the_origin(forwarded: str, origin: str) -> None:
-    proxies = TrustedProxies(("10.0.0.0/8",))
-    assert proxies.origin("10.0.0.1", forwarded) == origin
-    assert proxies.origin("192.0.2.1", forwarded) == "192.0.2.1", "from anybody else they mean nothing"
+    trusted = TrustedProxies(("10.0.0.0/8",))
+    assert trusted.origin("10.0.0.1", forwarded) == origin
+    assert trusted.origin("192.0.2.1", forwarded) == "192.0.2.1", "from anybody else they mean nothing"
+
+
+def test_no_more_of_the_header_is_read_than_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[str]()
+    monkeypatch.setattr(proxies, "ip_address", lambda text: (read.append(text), ip_address(text))[1])
+    trusted = TrustedProxies(("10.0.0.0/8",))
+    for forwarded in (",", "x,", "10.0.0.1,", "1.1.1.1,"):
+        read.clear()
+        trusted.origin("10.0.0.1", forwarded * 5_000 + "10.0.0.2")
+        assert len(read) < 100
+    assert trusted.origin("10.0.0.1", "1" * 60_000) == "10.0.0.1"
 
 
 def test_connections_of_a_proxy_count_one_by_one() -> None:
-    proxies = TrustedProxies(("10.0.0.1", "::1"))
-    assert proxies.connection("10.0.0.1", 7) != proxies.connection("10.0.0.1", 8)
-    assert proxies.connection("10.0.0.2", 7) == "10.0.0.2"
-    assert proxies.trusts("::ffff:10.0.0.1")
-    assert not proxies.trusts("unix")
+    trusted = TrustedProxies(("10.0.0.1", "::1"))
+    assert trusted.connection("10.0.0.1", 7) != trusted.connection("10.0.0.1", 8)
+    assert trusted.connection("10.0.0.2", 7) == "10.0.0.2"
+    assert trusted.trusts("::ffff:10.0.0.1")
+    assert not trusted.trusts("unix")
 
 
 def test_a_proxy_that_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
