@@ -15,6 +15,7 @@ import structlog
 from anyio.abc import TaskGroup
 from fastapi import FastAPI, Request, WebSocket
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapters import ADAPTERS
@@ -27,6 +28,7 @@ from gateway.http import metrics_port, openapi, pages, reference_pages, rest
 from gateway.http.bodies import network_of
 from gateway.http.callers import admit_request
 from gateway.http.cors import Cors
+from gateway.http.heads import head_problem
 from gateway.http.persistent import PersistentConnections
 from gateway.http.problems import problem_of, problem_of_status, problem_response
 from gateway.http.unrouted import UNROUTED, answer_http_exception, refuse_websocket
@@ -109,6 +111,7 @@ def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
         app.add_middleware(TurnTaking, membership=gateway.membership)
     app.add_middleware(Cors, gateway=gateway)
     app.add_middleware(RawPaths)
+    app.add_middleware(BoundedHeads)
     app.add_middleware(PersistentConnections, seconds=gateway.settings.limits.keep_alive_seconds)
     if gateway.tracing is not None:
         app.add_middleware(gateway.tracing.middleware)
@@ -219,6 +222,26 @@ class TurnTaking:
             return False
         self._known[digest] = None
         return True
+
+
+class BoundedHeads:
+    """Refuses requests whose heads are long before anything parses them, whoever sends them, on every server."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with a problem in the place of the application, or let it answer."""
+        if scope["type"] in ("http", "websocket") and (problem := head_problem(scope)) is not None:
+            network = network_of(HTTPConnection(scope))
+            scope["app"].state.gateway.metrics.refused(REST, str(problem.status), network=network, why=problem.detail)
+            response = problem_response(problem)
+            if scope["type"] == "websocket":
+                await WebSocket(scope, receive, send).send_denial_response(response)
+            else:
+                await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 class RawPaths:

@@ -21,6 +21,7 @@ from gateway.runtime import Gateway
 
 from . import views
 from .bodies import SHORT_BODY
+from .heads import MAX_TARGET
 from .kit import outcome_unknown
 from .media import is_ndjson
 from .problems import MEDIA_TYPE, Problem, refusal
@@ -63,6 +64,8 @@ def direct_post(scope: Scope, size: int) -> Post | None:
 
     *scope* is that of the request, whose body has *size* bytes.
     """
+    if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
+        return None
     if scope["method"] != "POST" or size > SHORT_BODY or (found := _PATH.fullmatch(scope["raw_path"])) is None:
         return None
     headers = dict(scope["headers"])

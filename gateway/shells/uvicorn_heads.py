@@ -11,33 +11,49 @@ from typing import Final
 
 import httptools
 
+from gateway.http.heads import MAX_HEAD, MAX_HEADERS, MAX_LINE, TOO_LONG_HEAD
+from gateway.http.problems import Problem
+
 from .uvicorn_timeouts import TimedHttp
 
-MAX_HEAD: Final = 1 << 16  # bytes of a request's first line and headers
+MAX_SILENCE: Final = MAX_HEAD  # bytes within which a body must go on: chunks have extensions, and trailers follow them
 
 
 class HeadHttp(TimedHttp):
     """A protocol whose requests are bounded, and complete whatever protocol they ask for."""
 
     max_head = MAX_HEAD
+    _is_too_long = False  # the head of the request
+    _silence = 0  # bytes in which nothing of a body was
     _body_size = 0  # bytes of the body of the last request
     _body_length = 0  # its Content-Length
 
     def parse(self, data: bytes) -> None:
         """Parse *data*, and add it to the size of the head if that is not complete."""
-        was_in_head, head = self._in_head, self._heads
+        was_in_head, head, before = self._in_head, self._heads, self._body_size
         self._unset_keepalive_if_required()
         try:
             self._feed(data)
         except httptools.HttpParserError:
+            if self._is_too_long:
+                self.refuse(Problem("head-too-long", TOO_LONG_HEAD))
+                return
             message = "Invalid HTTP request received."
             self.logger.warning(message)
             self.send_400_response(message)
             return
         if was_in_head and self._in_head and head == self._heads:  # all of it was of one head
             self._head_size += len(data)
-            if self._head_size > self.max_head and not self.transport.is_closing():
-                self.send_400_response("The head of the request is too long.")
+        elif was_in_head or self._body_size != before:
+            self._silence = 0
+        else:
+            self._silence += len(data)
+        if self._head_size > self.max_head or self._silence > MAX_SILENCE or len(self.headers or ()) > MAX_HEADERS:
+            self.refuse(Problem("head-too-long", TOO_LONG_HEAD))
+
+    def refuse(self, problem: Problem) -> None:
+        """Send *problem* as the last response."""
+        raise NotImplementedError
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -61,8 +77,8 @@ class HeadHttp(TimedHttp):
 
         One with a body is refused by websockets, which ends the connection.
         """
-        scope = self.scope
-        return self._get_upgrade() == b"websocket" and scope["method"] == "GET" and scope["http_version"] == "1.1"
+        scope, wanted = self.scope, dict(self.scope["headers"]).get(b"upgrade", b"").lower()
+        return wanted == b"websocket" and scope["method"] == "GET" and scope["http_version"] == "1.1"
 
     def _head_without_upgrade(self) -> bytes:
         """Return the head that was parsed, for another parser."""
@@ -71,7 +87,7 @@ class HeadHttp(TimedHttp):
             self.url,
             self.scope["http_version"].encode(),
         )
-        kept = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        kept = [b"%b: %b\r\n" % header for header in self.scope["headers"] if header[0] != b"upgrade"]
         return line + b"".join(kept) + b"\r\n"
 
     def on_message_begin(self) -> None:
@@ -88,9 +104,13 @@ class HeadHttp(TimedHttp):
             size += len(name) + len(value)
             if name == b"content-length" and value.isdigit() and not self._body_length:
                 self._body_length = int(value)
-        if size > self.max_head:
-            raise ValueError("the head of the request is too long")
+        if size > MAX_LINE or len(self.headers) > MAX_HEADERS:
+            longest = max((len(name) + len(value) for name, value in self.headers), default=0)
+            self._is_too_long = longest > MAX_LINE or len(self.headers) > MAX_HEADERS or size > self.max_head
+            if self._is_too_long:
+                raise ValueError(TOO_LONG_HEAD)
         super().on_headers_complete()
+        self.headers = []  # trailers are not to be taken for headers (RFC 9110, section 6.5.1)
         if self.scope["method"] == "CONNECT":
             raise ValueError("this is no proxy")
 

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 MAX_PIPELINE = 4  # requests that wait for the one before them; later input stays unread
 HEAD_SLICE = 256  # bytes parsed at once where requests may begin, some ten requests; a body is parsed at once
 LONG_HEAD_SLICE = 2 << 10  # bytes parsed at once within a long head
+MAX_SLICES = 64  # parsed at once, half a millisecond of small chunks or requests; the rest in the loop's next turn
 CYCLE_BYTES = 32 << 10  # memory of a request that waits for the one before it
 RETRY_HEADERS = {"Retry-After": "10"}  # seconds; sent if there is no room for a connection
 MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
-REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429})  # of responses to malformed requests, or over a limit
+REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429, 431})  # of responses to malformed requests, or over a limit
 
 _numbers = count(-1, -1)  # of connections; negative, unlike those of sessions
 
@@ -169,7 +170,7 @@ class FastHttp(DirectHttp):
 
     def _parse(self, data: bytes) -> None:
         """Parse *data* in slices, as long as not too many requests wait for the one before them."""
-        at, began, begin, self._parsing = 0, self.begin_step(), perf_counter(), True
+        at, slices, began, begin, self._parsing = 0, 0, self.begin_step(), perf_counter(), True
         while at < len(data) and not self._ending and not self._upgraded:
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._postpone(data[at:])
@@ -179,6 +180,11 @@ class FastHttp(DirectHttp):
             end = at + max(HEAD_SLICE, size)
             self.parse(data[at:end])
             at = end
+            slices += 1
+            if slices >= MAX_SLICES and at < len(data) and not self._ending and not self._upgraded:
+                self._postpone(data[at:])
+                self.loop.call_soon(self._resume_parsing)
+                break
         self._parsing = False
         if self._waiting is not None and not self._queued:
             self._start()
@@ -293,9 +299,15 @@ class FastHttp(DirectHttp):
 
     def send_400_response(self, msg: str) -> None:
         """Send the last response: after input that is no request, the start of another cannot be found."""
-        self.answered(400)
+        self.refuse(Problem("malformed-request", msg))
+
+    def refuse(self, problem: Problem) -> None:
+        """Send *problem* as the last response."""
+        if self._ending:
+            return
+        self.answered(problem.status)
         self._forget_requests()
-        self.transport.write(raw_response(Problem("malformed-request", msg)))
+        self.transport.write(raw_response(problem))
         self._linger()
 
     def _linger(self) -> None:
