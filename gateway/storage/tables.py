@@ -55,6 +55,8 @@ class Tables:
         self._schema = SCHEMA + MESSAGES + extra
         self.damage: str | None = None  # why nothing is read
         self.on_damage: Callable[[], None] = lambda: None  # called when a read finds damage
+        self._write: sqlite3.Connection
+        self._read: sqlite3.Connection
         self._connect()
 
     def put(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], on_conflict: str = "REPLACE") -> None:
