@@ -1,4 +1,4 @@
-"""How the test files share the runs of the fault harness: each file has its own part, and its own nursery."""
+"""How the test files share the runs of the fault harness: each file has its own part, and its own fork server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness.nursery import Nursery
+from tests.faults.harness.fork_server import ForkServer
 from tests.faults.harness.run import play
 from tests.faults.harness.shim import NoCompiler, library
 
@@ -34,16 +34,16 @@ def require_compiler() -> None:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Where the gateways of a file come from."""
     require_compiler()
-    with Nursery() as nursery:
-        yield nursery
+    with ForkServer() as fork_server:
+        yield fork_server
 
 
-def check(seed: int, nursery: Nursery, place: Path) -> None:
+def check(seed: int, fork_server: ForkServer, place: Path) -> None:
     """Play the run of *seed*; every promise holds."""
-    outcome = asyncio.run(play(seed, nursery, place))
+    outcome = asyncio.run(play(seed, fork_server, place))
     assert outcome.accepted
     replay = f"python -m tests.faults.harness --seed {seed}"
-    assert not outcome.wrong, "\n".join([str(outcome), *outcome.wrong, f"replay it: {replay}"])
+    assert not outcome.violations, "\n".join([str(outcome), *outcome.violations, f"replay it: {replay}"])

@@ -29,7 +29,7 @@ KEY = Path(__file__).parents[1] / "vectors/sprout/keys/alice.privkey"
 ROUNDS = 20
 
 
-class House:
+class ChurningGateway:
     """A gateway without an event loop whose log keeps 10,000 bytes, and those who come and go."""
 
     def __init__(self, data: Path) -> None:
@@ -89,25 +89,25 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def churning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChurningGateway]:
     monkeypatch.setattr(index_module, "GATHER_SECONDS", 0)
     monkeypatch.setattr(compaction, "GRACE_SECONDS", 0)
-    house = House(tmp_path / "data")
-    yield house
-    house.gateway.stop()
-    house.posted.drain()
+    churning = ChurningGateway(tmp_path / "data")
+    yield churning
+    churning.gateway.stop()
+    churning.posted.drain()
 
 
 @pytest.mark.slow
-def test_the_log_stays_bounded_while_everything_in_it_changes(house: House) -> None:
+def test_the_log_stays_bounded_while_everything_in_it_changes(churning: ChurningGateway) -> None:
     sizes = []
     for number in range(ROUNDS):
-        house.round(number)
-        house.retire()
-        sizes.append(house.size())
+        churning.round(number)
+        churning.retire()
+        sizes.append(churning.size())
     assert max(sizes[ROUNDS // 2 :]) < 1.3 * max(sizes[: ROUNDS // 2]), sizes
     assert sizes[-1] < 50_000
-    assert 0 < report(house.gateway)["factsBytes"] < sizes[-1]
+    assert 0 < report(churning.gateway)["factsBytes"] < sizes[-1]
     proofs = [row.signature_check() for row in ADAPTERS]
-    log = house.gateway.settings.data / "log"
+    log = churning.gateway.settings.data / "log"
     assert verify(log, lambda entry: next(filter(None, (proof(entry) for proof in proofs)), None)).faults == []

@@ -11,34 +11,34 @@ import pytest
 
 from gateway.commands import cluster_remove
 from tests.faults.cluster.plan import FAULTS, NEWCOMER, QUICK, plan
-from tests.faults.cluster.proxy import Proxy
+from tests.faults.cluster.proxy import FaultProxy
 from tests.faults.cluster.run import play
-from tests.faults.harness.nursery import Nursery
-from tests.faults.runs import nursery
+from tests.faults.harness.fork_server import ForkServer
+from tests.faults.runs import fork_server
 
-__all__ = ["nursery"]
+__all__ = ["fork_server"]
 
 ROUNDS = 10  # of each run
 SEEDS = range(int(os.environ.get("TRELLIS_SOAK", "0")) // ROUNDS)
 
 
-def check(seed: int, nursery: Nursery, place: Path, *, quick: bool) -> None:
-    outcome = asyncio.run(play(seed, ROUNDS, nursery, place, quick=quick))
+def check(seed: int, fork_server: ForkServer, place: Path, *, quick: bool) -> None:
+    outcome = asyncio.run(play(seed, ROUNDS, fork_server, place, quick=quick))
     assert outcome.accepted
-    assert outcome.heard
+    assert outcome.delivered
     replay = f"python -m tests.faults.cluster --seed {seed}{' --quick' if quick else ''}"
-    assert not outcome.wrong, "\n".join([str(outcome), *outcome.wrong, f"play it again: {replay}"])
+    assert not outcome.violations, "\n".join([str(outcome), *outcome.violations, f"play it again: {replay}"])
 
 
-def test_every_promise_holds(tmp_path: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_promise_holds(tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_remove, "LISTEN_SECONDS", 0.1)  # the newcomer is killed before it is removed
-    check(0, nursery, tmp_path, quick=True)
+    check(0, fork_server, tmp_path, quick=True)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_promise_holds_for_long(tmp_path: Path, nursery: Nursery, seed: int) -> None:
-    check(seed, nursery, tmp_path, quick=False)
+def test_every_promise_holds_for_long(tmp_path: Path, fork_server: ForkServer, seed: int) -> None:
+    check(seed, fork_server, tmp_path, quick=False)
 
 
 def test_a_seed_says_what_happens() -> None:
@@ -50,7 +50,7 @@ def test_a_seed_says_what_happens() -> None:
     assert quick.count("newcomer") == 2, f"{NEWCOMER} comes, and is removed"
 
 
-class Echo(asyncio.Protocol):
+class EchoProtocol(asyncio.Protocol):
     """Answers with what it is told."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -62,8 +62,8 @@ class Echo(asyncio.Protocol):
 
 
 async def _through_a_proxy() -> None:
-    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0)
-    proxy = Proxy(server.sockets[0].getsockname()[1])
+    server = await asyncio.get_running_loop().create_server(EchoProtocol, "127.0.0.1", 0)
+    proxy = FaultProxy(server.sockets[0].getsockname()[1])
     await proxy.start()
     reader, first = await asyncio.open_connection("127.0.0.1", proxy.port)
     first.write(b"one")

@@ -115,11 +115,7 @@ def test_a_disk_that_fails_for_a_while(
     assert core.disk_faults
     if core.log.congested:
         assert accepted == []
-        with pytest.raises(Unavailable):
-            core.say(b"refused")
-        with pytest.raises(Unavailable):
-            session.receive_data(b"refused")
-        assert session.ask_to_read()
+        check_refusals(core, session)
     core.until(lambda: bool(accepted) and not core.log.congested)
     session.receive_data(b"2")
     core.say(b"3")
@@ -135,6 +131,15 @@ def test_a_disk_that_fails_for_a_while(
     (again.data / "index.sqlite").unlink()
     again.stop()
     assert contents(make_core()) == [b"0", b"1", b"2", b"3"]
+
+
+def check_refusals(core: Core, session: ToySession) -> None:
+    """Nothing is accepted, and nothing more is read."""
+    with pytest.raises(Unavailable):
+        core.say(b"refused")
+    with pytest.raises(Unavailable):
+        session.receive_data(b"refused")
+    assert session.ask_to_read()
 
 
 @pytest.mark.parametrize("names", [("fsync",), ("fsync", "fdatasync")])

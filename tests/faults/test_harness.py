@@ -1,4 +1,4 @@
-"""The harness itself: a seed says what happens, the fault layer does it, and the checks notice what they are for."""
+"""The harness itself: a seed decides what happens, the fault layer does it, and the checks find what they look for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from gateway.storage.record import Fact, encode
-from tests.faults.harness.checks import Served, records, whole
+from tests.faults.harness.checks import HistoryMessage, check_history, records
 from tests.faults.harness.disk import cut_power, damage
-from tests.faults.harness.ledger import Ledger, Said
-from tests.faults.harness.nursery import Running
-from tests.faults.harness.plan import BLOWS, DAMAGE, ENDS, WEATHER, plan
+from tests.faults.harness.fork_server import GatewayProcess
+from tests.faults.harness.ledger import Ledger, SentMessage
+from tests.faults.harness.plan import CONDITIONS, DAMAGE, ENDS, FAULTS, plan
 from tests.faults.harness.shim import Call, Control, Kind, library
 from tests.faults.runs import SEEDS, require_compiler
 
@@ -45,7 +45,7 @@ for line in sys.stdin:
 """
 
 
-class Writer:
+class FaultyWriter:
     """The program above, with the fault layer below it."""
 
     def __init__(self, place: Path) -> None:
@@ -83,7 +83,7 @@ class Writer:
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Any:
-    writer = Writer(tmp_path)
+    writer = FaultyWriter(tmp_path)
     yield writer
     writer.end()
 
@@ -94,15 +94,15 @@ def test_a_seed_says_what_happens() -> None:
 
 
 def test_the_runs_of_the_suite_have_everything_in_them() -> None:
-    happens = {name for seed in SEEDS for name in plan(seed).faults}
-    wanted = {*BLOWS, *WEATHER, *ENDS, *DAMAGE, "kill while retiring"} - {"calm", "nothing", "stop"}
+    happens = {name for seed in SEEDS for name in plan(seed).fault_names}
+    wanted = {*FAULTS, *CONDITIONS, *ENDS, *DAMAGE, "kill while retiring"} - {"calm", "nothing", "stop"}
     assert happens == wanted
 
 
 @pytest.mark.parametrize(
     ("call", "does"), [(Call.WRITE, "write"), (Call.SYNC, "sync"), (Call.TRUNCATE, "cut"), (Call.OPEN, "open")]
 )
-def test_a_call_fails_as_often_as_it_should(writer: Writer, call: Call, does: str) -> None:
+def test_a_call_fails_as_often_as_it_should(writer: FaultyWriter, call: Call, does: str) -> None:
     writer.control.fail(Kind.LOG, call, errno.EIO, times=2)
     assert [writer.do(does) == str(errno.EIO) for _ in range(4)] == [True, True, False, False]
     assert writer.control.failures(Kind.LOG) == writer.control.failures(Kind.LOG, call) == 2
@@ -110,7 +110,7 @@ def test_a_call_fails_as_often_as_it_should(writer: Writer, call: Call, does: st
     assert writer.do(does) != str(errno.EIO), "it is no file of the index"
 
 
-def test_a_write_does_half(writer: Writer) -> None:
+def test_a_write_does_half(writer: FaultyWriter) -> None:
     writer.control.fail(Kind.LOG, Call.WRITE, 0, halves=True)
     assert writer.do("write") == "5"
     writer.control.fail(Kind.LOG, Call.WRITE, errno.ENOSPC, halves=True)
@@ -119,7 +119,7 @@ def test_a_write_does_half(writer: Writer) -> None:
     assert writer.do("write") == "10"
 
 
-def test_the_clock_is_put_elsewhere(writer: Writer) -> None:
+def test_the_clock_is_put_elsewhere(writer: FaultyWriter) -> None:
     before = float(writer.do("time"))
     writer.control.clock(86_400)
     assert 86_000 < float(writer.do("time")) - before < 90_000
@@ -128,10 +128,10 @@ def test_the_clock_is_put_elsewhere(writer: Writer) -> None:
 def test_a_gateway_that_ended_is_sent_no_signal(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    Running(ended.pid, "", "", tmp_path / "log", Control(tmp_path / "control")).kill()
+    GatewayProcess(ended.pid, "", "", tmp_path / "log", Control(tmp_path / "control")).kill()
 
 
-def test_a_power_cut_takes_what_was_not_synced(writer: Writer) -> None:
+def test_a_power_cut_takes_what_was_not_synced(writer: FaultyWriter) -> None:
     writer.do("name")
     for what in ("write", "sync", "write"):
         writer.do(what)
@@ -167,7 +167,7 @@ def test_a_power_cut_tells_of_the_holes_that_it_leaves(tmp_path: Path) -> None:
     assert {2, 3} <= holes
 
 
-def test_what_a_failed_sync_left_in_doubt_is_lost(writer: Writer) -> None:
+def test_what_a_failed_sync_left_in_doubt_is_lost(writer: FaultyWriter) -> None:
     writer.do("name")
     for what in ("write", "sync", "write"):
         writer.do(what)
@@ -177,7 +177,7 @@ def test_what_a_failed_sync_left_in_doubt_is_lost(writer: Writer) -> None:
     assert file.synced == 10, "the kernel tells of a lost write once"
 
 
-def test_a_name_that_was_not_synced_may_go(writer: Writer) -> None:
+def test_a_name_that_was_not_synced_may_go(writer: FaultyWriter) -> None:
     writer.do("write")
     writer.do("sync")
     (file,) = writer.control.files().values()
@@ -186,7 +186,7 @@ def test_a_name_that_was_not_synced_may_go(writer: Writer) -> None:
     assert not file.unnamed
 
 
-def test_what_is_removed_is_kept_beside_and_comes_back(writer: Writer) -> None:
+def test_what_is_removed_is_kept_beside_and_comes_back(writer: FaultyWriter) -> None:
     gone = writer.log.parent.with_name("data.gone")
     gone.mkdir()
     writer.do("write")
@@ -207,21 +207,21 @@ def test_what_is_removed_is_kept_beside_and_comes_back(writer: Writer) -> None:
         assert not writer.path.exists(), "its directory was synced since"
 
 
-def test_a_gateway_kills_itself_at_the_step_that_it_is_told(writer: Writer) -> None:
+def test_a_gateway_kills_itself_at_the_step_that_it_is_told(writer: FaultyWriter) -> None:
     writer.log.parent.with_name("data.gone").mkdir()
     writer.do("write")
-    writer.control.doom(3)
+    writer.control.kill_after(3)
     writer.do("name")
-    assert writer.control.doomed
+    assert writer.control.kill_pending
     assert writer.do("remove") == ""
     assert writer.path.exists()
-    assert not writer.control.doomed
+    assert not writer.control.kill_pending
 
 
 def test_a_third_of_the_runs_retires_and_compacts() -> None:
     plans = [plan(seed) for seed in range(300)]
     assert sum(each.keep_bytes is not None for each in plans) == 100
-    assert all(each.keep_bytes is not None for each in plans if any(life.doom for life in each.lives))
+    assert all(each.keep_bytes is not None for each in plans if any(life.kill_step for life in each.lives))
     assert 10 < sum(each.loop == "trio" for each in plans) < 60
 
 
@@ -236,12 +236,12 @@ def test_damage_is_known_to_who_does_it(tmp_path: Path, kind: str, seed: int) ->
     log.mkdir()
     (log / f"{1:020d}.jsonl").write_bytes(b"".join(map(line, range(1, 6))))
     (log / f".open-{6:020d}.jsonl").write_bytes(b"".join(map(line, range(6, 11))))
-    harm = damage(kind, tmp_path, random.Random(seed))
+    done = damage(kind, tmp_path, random.Random(seed))
     left = {record.seq for record in records(log)}
-    assert harm.seqs == set(range(1, 11)) - left
-    assert harm.seqs
-    assert harm.roots
-    assert (min(harm.seqs) > 5) == ("open" in kind) or kind == "zeros"
+    assert done.seqs == set(range(1, 11)) - left
+    assert done.seqs
+    assert done.roots
+    assert (min(done.seqs) > 5) == ("open" in kind) or kind == "zeros"
 
 
 def test_a_segment_counts_up_to_where_the_next_begins(tmp_path: Path) -> None:
@@ -250,17 +250,17 @@ def test_a_segment_counts_up_to_where_the_next_begins(tmp_path: Path) -> None:
     assert [record.seq for record in records(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
-def told(seq: int, token: str, **more: Any) -> Served:
-    return Served(seq, token, f"id {seq}", {"content": token} | more, late=False)
+def told(seq: int, token: str, **more: Any) -> HistoryMessage:
+    return HistoryMessage(seq, token, f"id {seq}", {"content": token} | more, late=False)
 
 
 def ledger(*tokens: str) -> Ledger:
-    """What somebody said and was told to be accepted."""
+    """A ledger of messages that were sent and accepted."""
     ledger = Ledger()
     for seq, token in enumerate(tokens, 1):
         content = {"content": token}
-        said = ledger.say("c", Said(token, "lobby", "rest", content, json.dumps(content)))
-        ledger.accept(said, seq, f"id {seq}")
+        sent = ledger.add("c", SentMessage(token, "lobby", "rest", content, json.dumps(content)))
+        ledger.record_accept(sent, seq, f"id {seq}")
     return ledger
 
 
@@ -270,8 +270,8 @@ GOOD = [told(1, "a"), told(2, "b"), told(3, "c")]
 def test_a_history_that_is_whole() -> None:
     held = ledger("a", "b", "c")
     text = b"".join(b'{"content":{"content": "%b"}}' % token.encode() for token in ("a", "b", "c"))
-    whole(held, "lobby", GOOD, text)
-    assert held.wrong == []
+    check_history(held, "lobby", GOOD, text)
+    assert held.violations == []
 
 
 @pytest.mark.parametrize(
@@ -279,45 +279,45 @@ def test_a_history_that_is_whole() -> None:
     [
         (GOOD[:2], "1 that were accepted are lost: c"),
         ([*GOOD, told(4, "b")], "b is in the history 2 times"),
-        ([*GOOD, told(4, "d")], "which nobody said"),
+        ([*GOOD, told(4, "d")], "which was not sent"),
         ([told(1, "a"), told(2, "b", more=1), told(3, "c")], "the history has b as"),
         ([told(1, "b"), told(2, "a"), told(3, "c")], "is in another order"),
         ([told(1, "a"), told(2, "b"), told(9, "c")], "c was accepted as 3 id 3 and is 9 id 9"),
         ([GOOD[1], GOOD[0], GOOD[2]], "not in the order of its sequences"),
     ],
 )
-def test_a_history_that_is_not(found: list[Served], what: str) -> None:
+def test_a_history_that_is_not(found: list[HistoryMessage], what: str) -> None:
     held = ledger("a", "b", "c")
-    whole(held, "lobby", found)
-    assert any(what in wrong for wrong in held.wrong), held.wrong
+    check_history(held, "lobby", found)
+    assert any(what in wrong for wrong in held.violations), held.violations
 
 
 def test_a_text_that_is_not_what_was_written() -> None:
     held = ledger("a")
-    whole(held, "lobby", GOOD[:1], b'{"content":{"content":"a"}}')
-    assert held.wrong == ["the history has a, but not as it was written"]
+    check_history(held, "lobby", GOOD[:1], b'{"content":{"content":"a"}}')
+    assert held.violations == ["the history has a, but not as it was written"]
 
 
 def test_what_was_damaged_may_be_gone() -> None:
     held = ledger("a", "b", "c")
-    held.excuse({"c"}, 2)
-    whole(held, "lobby", GOOD[:2])
-    assert held.wrong == []
+    held.mark_damaged({"c"}, 2)
+    check_history(held, "lobby", GOOD[:2])
+    assert held.violations == []
 
 
 def test_an_event_that_was_shown_is_on_disk() -> None:
     held = ledger("a", "b")
-    held.say("d", Said("c", "lobby", "relay", {"content": "c"}))
-    held.show("listener", "lobby", 3, {"content": "c"})
-    whole(held, "lobby", GOOD[:2])
-    assert held.wrong == ["c was shown as record 3 of lobby, which is None now"]
-    held.show("listener", "lobby", 3, {"content": "c"})
-    assert "was shown 3 after 3" in held.wrong[-1]
+    held.add("d", SentMessage("c", "lobby", "relay", {"content": "c"}))
+    held.record_event("listener", "lobby", 3, {"content": "c"})
+    check_history(held, "lobby", GOOD[:2])
+    assert held.violations == ["c was shown as record 3 of lobby, which is None now"]
+    held.record_event("listener", "lobby", 3, {"content": "c"})
+    assert "was shown 3 after 3" in held.violations[-1]
 
 
 def test_the_second_answer_is_the_first() -> None:
     held = ledger("a")
-    held.accept(held.said["a"], 1, "id 1")
-    assert held.wrong == []
-    held.accept(held.said["a"], 2, "id 2")
-    assert held.wrong == ["a was answered 1 id 1, and again 2 id 2"]
+    held.record_accept(held.messages["a"], 1, "id 1")
+    assert held.violations == []
+    held.record_accept(held.messages["a"], 2, "id 2")
+    assert held.violations == ["a was answered 1 id 1, and again 2 id 2"]

@@ -17,20 +17,20 @@ from gateway.clients import ArborNode
 from gateway.core.message import Message, Peer
 from gateway.storage.record import encode
 from tests.faults.harness import nodes
-from tests.faults.harness.checks import records, whole
+from tests.faults.harness.checks import check_history, records
+from tests.faults.harness.connections import PATIENCE, RequestRefused, Sprout
 from tests.faults.harness.disk import damage
-from tests.faults.harness.ledger import LATE, Ledger, Said
-from tests.faults.harness.load import Crowd, author
-from tests.faults.harness.nursery import Nursery, Running
-from tests.faults.harness.plan import Blow
-from tests.faults.harness.retired import Witness, gone_below
+from tests.faults.harness.fault_injector import FaultInjector
+from tests.faults.harness.fork_server import ForkServer, GatewayProcess
+from tests.faults.harness.ledger import LATE, Ledger, SentMessage
+from tests.faults.harness.load import LoadClients, author
+from tests.faults.harness.plan import GatewayFault
+from tests.faults.harness.retired import RetentionAudit, removed_files_of
 from tests.faults.harness.shim import Control
-from tests.faults.harness.trouble import Trouble
-from tests.faults.harness.wires import PATIENCE, Refused, Sprout
-from tests.faults.runs import nursery
+from tests.faults.runs import fork_server
 from tests.faults.test_harness import GOOD, ledger, line, told
 
-__all__ = ["nursery"]
+__all__ = ["fork_server"]
 COMMUNITY = "SHA512_B32__" + "A" * 43
 
 
@@ -46,44 +46,44 @@ def test_what_counts_in_a_log_that_was_retired(tmp_path: Path) -> None:
 def retired(kept: int) -> Ledger:
     """A ledger of three, of which retention has left those from *kept* on."""
     held = ledger("a", "b", "c")
-    held.keeping, held.look = True, lambda: {"a": 1, "b": 2}
-    held.keep(kept, 0)
+    held.retention_runs, held.locate = True, lambda: {"a": 1, "b": 2}
+    held.record_retention(kept, 0)
     return held
 
 
 def test_what_was_retired_is_gone() -> None:
-    whole(held := retired(3), "lobby", GOOD[2:])
-    assert held.wrong == []
-    whole(held := retired(3), "lobby", GOOD[1:])
-    assert held.wrong == ["1 are shown that retention took: b"]
-    whole(held := retired(2), "lobby", GOOD[2:])
-    assert held.wrong == ["1 that were accepted are lost: b"]
-    held.keep(1, 0)
-    assert held.wrong[1:] == ["1 is kept, and 2 was the first before"]
+    check_history(held := retired(3), "lobby", GOOD[2:])
+    assert held.violations == []
+    check_history(held := retired(3), "lobby", GOOD[1:])
+    assert held.violations == ["1 are shown that retention took: b"]
+    check_history(held := retired(2), "lobby", GOOD[2:])
+    assert held.violations == ["1 that were accepted are lost: b"]
+    held.record_retention(1, 0)
+    assert held.violations[1:] == ["1 is kept, and 2 was the first before"]
 
 
 def test_a_key_is_free_again_once_its_message_was_retired() -> None:
     held = retired(1)
-    held.accept(held.said["a"], 4, "id 4")
-    held.keep(2, 0)
-    assert held.wrong == []
-    held.accept(held.said["b"], 5, "id 5")
-    held.keep(2, 0)
-    assert held.wrong == ["b was accepted twice: as 2, which is kept, and again"]
+    held.record_accept(held.messages["a"], 4, "id 4")
+    held.record_retention(2, 0)
+    assert held.violations == []
+    held.record_accept(held.messages["b"], 5, "id 5")
+    held.record_retention(2, 0)
+    assert held.violations == ["b was accepted twice: as 2, which is kept, and again"]
 
 
 def test_a_key_that_was_used_again_is_where_it_was_used_last() -> None:
     held = retired(2)
-    held.say("d", held.said["a"])
-    held.look = lambda: {"a": 7}
-    assert held.is_gone(held.said["a"])
-    held.keep(2, 0)
-    assert not held.is_gone(held.said["a"])
-    whole(held, "lobby", [*GOOD[1:], told(7, "a")])
-    assert held.wrong == [], "its answer was lost"
-    held.keep(2, 0)
-    whole(held, "lobby", [GOOD[1], told(4, "c"), told(7, "a")])
-    assert held.wrong == ["c was accepted as 3 id 3 and is 4 id 4"]
+    held.add("d", held.messages["a"])
+    held.locate = lambda: {"a": 7}
+    assert held.is_retired(held.messages["a"])
+    held.record_retention(2, 0)
+    assert not held.is_retired(held.messages["a"])
+    check_history(held, "lobby", [*GOOD[1:], told(7, "a")])
+    assert held.violations == [], "its answer was lost"
+    held.record_retention(2, 0)
+    check_history(held, "lobby", [GOOD[1], told(4, "c"), told(7, "a")])
+    assert held.violations == ["c was accepted as 3 id 3 and is 4 id 4"]
 
 
 # Nodes
@@ -91,31 +91,33 @@ def test_a_key_that_was_used_again_is_where_it_was_used_last() -> None:
 
 def forest(*parents: str | None) -> Ledger:
     """Nodes that were accepted one after the other, called by their places; each below that of *parents*, if any."""
-    held = Ledger(keeping=True)
+    held = Ledger(retention_runs=True)
     for number, parent in enumerate(parents):
-        above = None if parent is None else held.said[parent]
+        above = None if parent is None else held.messages[parent]
         content = f"{number} says something"
         on = None if above is None else ArborNode(above.node or "", above.raw)
         node = author().reply(COMMUNITY, content, {}, on)
         below = None if above is None else above.node
-        said = Said(str(number), "lobby", "sprout", {"content": content}, node=node.id, raw=node.raw, parent=below)
-        held.accept(held.say("c", said))
-    held.look = lambda: {token: seq for seq, token in enumerate(held.said, 1)}
-    held.keep(1, 0)
+        sent = SentMessage(
+            str(number), "lobby", "sprout", {"content": content}, node=node.id, raw=node.raw, parent=below
+        )
+        held.record_accept(held.add("c", sent))
+    held.locate = lambda: {token: seq for seq, token in enumerate(held.messages, 1)}
+    held.record_retention(1, 0)
     return held
 
 
 def offered(held: Ledger, *tokens: str) -> nodes.Offered:
     """An answer that gives the nodes of *tokens*, all of which stand right below the community."""
-    said = [held.said[token] for token in tokens]
-    found = {each.node or "": each.raw for each in said}
-    leaves = [ArborNode(each.node or "", each.raw) for each in said]
+    sent = [held.messages[token] for token in tokens]
+    found = {each.node or "": each.raw for each in sent}
+    leaves = [ArborNode(each.node or "", each.raw) for each in sent]
     return nodes.Offered(found, {id: [COMMUNITY] for id in found}, {"lobby": leaves})
 
 
 def complaints(held: Ledger, before: nodes.Before, answer: nodes.Offered) -> list[str]:
     nodes.judge(held, {"lobby": COMMUNITY}, before, answer)
-    return held.wrong
+    return held.violations
 
 
 def test_every_node_that_is_held_is_offered() -> None:
@@ -128,19 +130,19 @@ def test_every_node_that_is_held_is_offered() -> None:
 def test_what_is_retired_while_it_is_asked_for_is_judged_neither_way() -> None:
     held = forest(None, None)
     before = nodes.Before.of(held)
-    held.keep(2, 0)
+    held.record_retention(2, 0)
     assert complaints(held, before, offered(held, "1")) == complaints(held, before, offered(held, "0", "1")) == []
 
 
 def test_nothing_is_offered_that_retention_took_nor_what_stood_below_it() -> None:
     held = forest(None, "0", None)
-    held.keep(2, 0)
+    held.record_retention(2, 0)
     before = nodes.Before.of(held)
     assert complaints(held, before, offered(held, "2")) == []
     complaints(held, before, offered(held, "0", "1", "2"))
     given = "is given, although retention took it or what it stands below"
-    assert held.wrong[:2] == [f"the node of {token} {given}" for token in ("0", "1")]
-    assert [wrong.split(",")[0] for wrong in held.wrong[2:]] == ["a leaf of lobby is 0", "a leaf of lobby is 1"]
+    assert held.violations[:2] == [f"the node of {token} {given}" for token in ("0", "1")]
+    assert [wrong.split(",")[0] for wrong in held.violations[2:]] == ["a leaf of lobby is 0", "a leaf of lobby is 1"]
 
 
 def test_an_ancestry_that_is_refused_or_lacks_something() -> None:
@@ -150,40 +152,40 @@ def test_an_ancestry_that_is_refused_or_lacks_something() -> None:
     before = nodes.Before.of(held)
     assert complaints(held, before, good._replace(above={second: [COMMUNITY, first]})) == []
     complaints(held, before, good._replace(above={second: [COMMUNITY]}))
-    complaints(held, before, good._replace(above={second: Refused("status 4")}))
-    assert [wrong[:21] for wrong in held.wrong] == ["the ancestry of 1 is "] * 2
-    held.wrong.clear()
-    held.keep(2, 0)
-    assert complaints(held, before, good._replace(above={second: Refused("status 4")})) == []
+    complaints(held, before, good._replace(above={second: RequestRefused("status 4")}))
+    assert [wrong[:21] for wrong in held.violations] == ["the ancestry of 1 is "] * 2
+    held.violations.clear()
+    held.record_retention(2, 0)
+    assert complaints(held, before, good._replace(above={second: RequestRefused("status 4")})) == []
 
 
 def test_status_4_has_to_have_a_reason() -> None:
     held = forest(None, "0")
-    held.orphan([held.said["1"]])
-    held.keep(1, 0)
-    assert held.wrong == ["status 4 answered nodes below ['0'], which are held"]
-    held.wrong.clear()
-    held.orphan([held.said["1"]])
-    held.keep(2, 0)
-    assert held.wrong == []
+    held.record_orphans([held.messages["1"]])
+    held.record_retention(1, 0)
+    assert held.violations == ["status 4 answered nodes below ['0'], which are held"]
+    held.violations.clear()
+    held.record_orphans([held.messages["1"]])
+    held.record_retention(2, 0)
+    assert held.violations == []
 
 
 def test_only_what_is_below_something_retired_may_be_overtaken() -> None:
     held = forest(None, "0", None)
-    assert not held.may_be_overtaken("1")
-    held.keep(2, 0)
-    assert held.may_be_overtaken("1")
-    assert not held.may_be_overtaken("2")
+    assert not held.may_be_reordered("1")
+    held.record_retention(2, 0)
+    assert held.may_be_reordered("1")
+    assert not held.may_be_reordered("2")
 
 
 def test_what_is_accepted_and_nowhere_is_lost() -> None:
     held = forest(None)
-    held.look = dict
-    (said,) = held.said.values()
-    held.keep(1, said.at + LATE)
-    assert held.is_held(said)
-    held.keep(1, said.at + LATE + 1)
-    assert not held.is_held(said), "nobody could tell any more that it was no copy of something retired"
+    held.locate = dict
+    (sent,) = held.messages.values()
+    held.record_retention(1, sent.at + LATE)
+    assert held.is_held(sent)
+    held.record_retention(1, sent.at + LATE + 1)
+    assert not held.is_held(sent), "nobody could tell any more that it was no copy of something retired"
 
 
 def message(seq: int, token: str) -> bytes:
@@ -193,15 +195,15 @@ def message(seq: int, token: str) -> bytes:
 
 def test_a_message_is_found_wherever_it_stands(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    witness = Witness(data)
+    audit = RetentionAudit(data)
     (data / "log").mkdir(parents=True)
-    (gone_below(data) / f"{1:020d}.jsonl").write_bytes(message(1, "a") + message(2, "b"))
+    (removed_files_of(data) / f"{1:020d}.jsonl").write_bytes(message(1, "a") + message(2, "b"))
     (data / "log" / f"{3:020d}.jsonl").write_bytes(message(3, "c"))
     opened = data / "log" / f".open-{4:020d}.jsonl"
     opened.write_bytes(message(4, "a"))
-    assert witness.placed() == {"a": 4, "b": 2, "c": 3}
+    assert audit.positions() == {"a": 4, "b": 2, "c": 3}
     opened.write_bytes(b"")
-    assert witness.placed() == {"a": 1, "b": 2, "c": 3}, "what was not synced may be cut"
+    assert audit.positions() == {"a": 1, "b": 2, "c": 3}, "what was not synced may be cut"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -213,62 +215,62 @@ def test_damage_to_a_file_that_nobody_reads_is_not_owed(tmp_path: Path, seed: in
     assert not damage("cut sealed", tmp_path, random.Random(seed)).unread
     (log / f"{1:020d}.jsonl").write_bytes(message(1, "a") + message(2, "b"))
     (log / f"{1:020d}.facts.jsonl").touch()
-    harm = damage("cut sealed", tmp_path, random.Random(seed))
-    assert harm.tokens
-    assert harm.unread
+    done = damage("cut sealed", tmp_path, random.Random(seed))
+    assert done.tokens
+    assert done.unread
 
 
 # With a gateway
 
 
 @pytest.fixture(scope="module")
-def running(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     place = tmp_path_factory.mktemp("gateway")
 
-    async def start() -> Running:
+    async def start() -> GatewayProcess:
         grants = {"TRELLIS_AUTH__GRANTS": json.dumps({"anonymous": ["*:*", "admin:*"]})}
-        return await nursery.start(place / "data", place / "life", grants, Control(place / "control"))
+        return await fork_server.start(place / "data", place / "life", grants, Control(place / "control"))
 
     running = asyncio.run(start())
     yield running
     running.kill()
-    asyncio.run(nursery.ended())
+    asyncio.run(fork_server.ended())
 
 
-def test_a_question_that_is_answered_with_a_status_is_answered(running: Running) -> None:
+def test_a_question_that_is_answered_with_a_status_is_answered(running: GatewayProcess) -> None:
     async def ask() -> list[ArborNode]:
         async with Sprout(running.sprout) as sprout:
             return await sprout.response(f"ancestry {{}} {COMMUNITY} 9")
 
-    with pytest.raises(Refused, match="status 4"):
+    with pytest.raises(RequestRefused, match="status 4"):
         asyncio.run(ask())
 
 
-def test_an_author_brings_an_identity_that_the_gateway_lacks(running: Running) -> None:
-    async def say() -> int:
-        crowd = Crowd(lambda: running, Ledger(), random.Random(1), "t", sure=True)
-        await crowd.find_communities()
+def test_an_author_brings_an_identity_that_the_gateway_lacks(running: GatewayProcess) -> None:
+    async def publish() -> int:
+        clients = LoadClients(lambda: running, Ledger(), random.Random(1), "t", sure=True)
+        await clients.find_communities()
         identity, codes = author().identity(), list[int]()
         async with Sprout(running.sprout) as sprout:
             sprout.held[identity.id] = identity
             sprout.on_status = lambda _number, code: codes.append(code)
-            sprout.announce([author().reply(crowd.communities["lobby"], "hello", {})])
+            sprout.announce([author().reply(clients.communities["lobby"], "hello", {})])
             async with asyncio.timeout(PATIENCE):
                 while not codes:
                     await sprout.read()
         return codes[0]
 
-    assert asyncio.run(say()) == 0
+    assert asyncio.run(publish()) == 0
 
 
-def test_a_run_that_ends_in_the_middle_of_a_blow_leaves_nothing_open(running: Running) -> None:
+def test_a_run_that_ends_in_the_middle_of_a_fault_leaves_nothing_open(running: GatewayProcess) -> None:
     async def end() -> None:
-        trouble = Trouble(running, Ledger(), random.Random(1), "t")
-        striking = asyncio.create_task(trouble.strike(Blow("pause", 5.0)))
+        injector = FaultInjector(running, Ledger(), random.Random(1), "t")
+        injecting = asyncio.create_task(injector.inject(GatewayFault("pause", 5.0)))
         while state(running.pid) != "T":
             await asyncio.sleep(0.01)
-        striking.cancel()
-        await asyncio.gather(striking, return_exceptions=True)
+        injecting.cancel()
+        await asyncio.gather(injecting, return_exceptions=True)
         running.signal(signal.SIGCONT)
 
     with warnings.catch_warnings(record=True) as told:

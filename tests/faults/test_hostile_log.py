@@ -46,7 +46,6 @@ def examples() -> list[Entry]:
     reply = forest.sign_reply(place, forest.Content(b"hello"), author, key, NOW, b"")
     entity = {"protocol": "sprout"}
     addresses = {"topic_relay": "room", "sprout": forest.node_id(community), "streamr": "room"}
-    stream = ["room", 0, NOW, 0, f"0x{'ab' * 20}", "c"]
     return [
         Fact("start", {"gateway": "0123456789abcdef", "version": "1"}),
         Fact("peer", {"first": 0, "count": 1024}),
@@ -54,6 +53,16 @@ def examples() -> list[Entry]:
         Fact("channel", {"channel": "room", "addresses": addresses, "open": True}),
         Fact("entity", entity | {"native": {"sprout": author}, "wire": encode_base64url(identity).decode()}),
         Fact("entity", entity | {"native": {"sprout": place.parent}, "wire": encode_base64url(community).decode()}),
+        *example_messages(author, place.parent, reply),
+        Fact("form", {"protocol": "sprout", "of": 9, "native": {"sprout": forest.node_id(reply)}}),
+        Fact("entity", {"protocol": "streamr", "native": {"streamr": "room", "edition": 1}, "wire": "[{},[]]"}),
+        Fact("counts", {"minute": NOW // 60_000 * 60_000, "flows": []}),
+    ]
+
+
+def example_messages(author: str, community: str, reply: bytes) -> list[Message]:
+    """A message of each protocol; the last is a reply to the first."""
+    return [
         Message(
             "room",
             Peer(1, "sprout", author),
@@ -74,7 +83,7 @@ def examples() -> list[Entry]:
             STREAM.encode(),
             id="00000000-0000-7000-8000-000000000008",
             timestamp=NOW,
-            native={"streamr": stream},
+            native={"streamr": ["room", 0, NOW, 0, f"0x{'ab' * 20}", "c"]},
             ids=("s",),
             refs={"sprout": {}},
         ),
@@ -86,12 +95,9 @@ def examples() -> list[Entry]:
             id="00000000-0000-7000-8000-000000000009",
             parent="00000000-0000-7000-8000-000000000007",
             key="key:k",
-            refs={"streamr": [NOW, 1, NOW, 0], "sprout": {"parent": "x", "depth": 2, "conversation": place.parent}},
+            refs={"streamr": [NOW, 1, NOW, 0], "sprout": {"parent": "x", "depth": 2, "conversation": community}},
             undelivered=("topic_relay",),
         ),
-        Fact("form", {"protocol": "sprout", "of": 9, "native": {"sprout": forest.node_id(reply)}}),
-        Fact("entity", {"protocol": "streamr", "native": {"streamr": "room", "edition": 1}, "wire": "[{},[]]"}),
-        Fact("counts", {"minute": NOW // 60_000 * 60_000, "flows": []}),
     ]
 
 

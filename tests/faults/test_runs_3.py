@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness.nursery import Nursery
-from tests.faults.runs import check, nursery, part
+from tests.faults.harness.fork_server import ForkServer
+from tests.faults.runs import check, fork_server, part
 
-__all__ = ["nursery"]
+__all__ = ["fork_server"]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", part(2))
-def test_every_promise_holds(tmp_path: Path, nursery: Nursery, seed: int) -> None:
-    check(seed, nursery, tmp_path)
+def test_every_promise_holds(tmp_path: Path, fork_server: ForkServer, seed: int) -> None:
+    check(seed, fork_server, tmp_path)

@@ -12,18 +12,18 @@ from pathlib import Path
 import nats
 from nats.errors import Error
 
-from tests.faults.harness.nursery import DidNotStart, Nursery, Running
+from tests.faults.harness.fork_server import DidNotStart, ForkServer, GatewayProcess
 from tests.faults.harness.shim import Control
 from tests.nats import NatsServer
 from tests.ports import reserved_port
 
 from .plan import SERVERS
-from .proxy import Proxy
+from .proxy import FaultProxy
 
 STREAM = "main"  # as `cluster.name` has it
 LEASE_SECONDS = 1.0
 START_SECONDS = 30.0  # for the servers to elect who leads them
-# Nobody is told of ways that do not lead through a proxy.
+# Only routes through a proxy are advertised.
 ROUTES = """cluster {{ name: trellis, listen: "127.0.0.1:{port}", routes: {routes}, no_advertise: true,
                    advertise: "127.0.0.1:1" }}
 """
@@ -34,14 +34,14 @@ class Servers:
 
     def __init__(self, folder: Path) -> None:
         ports = {name: reserved_port() for name in SERVERS}
-        self.routes = {(a, b): Proxy(ports[b]) for a in SERVERS for b in SERVERS if a != b}
+        self.routes = {(a, b): FaultProxy(ports[b]) for a in SERVERS for b in SERVERS if a != b}
         self.servers: dict[str, NatsServer] = {}
         for name in SERVERS:
             urls = [f"nats://127.0.0.1:{way.port}" for (a, _), way in self.routes.items() if a == name]
             text = ROUTES.format(port=ports[name], routes=json.dumps(urls))
             self.servers[name] = NatsServer(folder / f"nats-{name}", name, text, start=False)
-        self.ways: list[Proxy] = [*self.routes.values()]
-        self._clients: dict[str, list[Proxy]] = {name: [] for name in SERVERS}
+        self.ways: list[FaultProxy] = [*self.routes.values()]
+        self._clients: dict[str, list[FaultProxy]] = {name: [] for name in SERVERS}
 
     async def start(self) -> None:
         """Start all, and wait until they have found each other and answer."""
@@ -59,16 +59,16 @@ class Servers:
         finally:
             await client.close()
 
-    async def ways_for(self) -> dict[str, Proxy]:
+    async def ways_for(self) -> dict[str, FaultProxy]:
         """Make ways to all servers, for one gateway."""
-        ways = {name: Proxy(server.port) for name, server in self.servers.items()}
+        ways = {name: FaultProxy(server.port) for name, server in self.servers.items()}
         for name, way in ways.items():
             await way.start()
             self.ways.append(way)
             self._clients[name].append(way)
         return ways
 
-    def ways_of(self, name: str, *, gateways: bool) -> list[Proxy]:
+    def ways_of(self, name: str, *, gateways: bool) -> list[FaultProxy]:
         """The ways between the server *name* and the others, and with *gateways* those from gateways to it."""
         routes = [way for ends, way in self.routes.items() if name in ends]
         return [*routes, *(self._clients[name] if gateways else ())]
@@ -93,21 +93,21 @@ class Servers:
             await way.stop()
 
 
-class Member:
+class ClusterGateway:
     """The gateway *name*, which is started again and again on its data."""
 
     def __init__(
-        self, folder: Path, name: str, ways: dict[str, Proxy], settings: dict[str, str], nursery: Nursery
+        self, folder: Path, name: str, ways: dict[str, FaultProxy], settings: dict[str, str], fork_server: ForkServer
     ) -> None:
         self.name = name
         self.data = folder / name
         self.ways = ways
-        self.running: Running | None = None  # None while it is down
-        self.ends: list[str] = []  # what it said when it ended by itself
-        self.said = ""  # when it did not start
+        self.running: GatewayProcess | None = None  # None while it is down
+        self.ends: list[str] = []  # its last output when it ended by itself
+        self.start_error = ""  # when it did not start
         self.lives = 0
         self._place = folder / f"{name}-lives"
-        self._nursery = nursery
+        self._fork_server = fork_server
         self.settings = settings | {
             "TRELLIS_CLUSTER__URL": json.dumps([f"nats://127.0.0.1:{way.port}" for way in ways.values()]),
             "TRELLIS_CLUSTER__GATEWAY": name,
@@ -115,7 +115,7 @@ class Member:
             "TRELLIS_CLUSTER__LEASE_SECONDS": str(LEASE_SECONDS),
         }
 
-    def copy_keys(self, other: Member) -> None:
+    def copy_keys(self, other: ClusterGateway) -> None:
         """Have the keys of *other*, as all members need."""
         shutil.copytree(other.data / "keys", self.data / "keys", dirs_exist_ok=True)
 
@@ -126,9 +126,9 @@ class Member:
         control = Control(self._place / f"control{self.lives}")
         place = self._place / str(self.lives)
         try:
-            self.running = await self._nursery.start(self.data, place, self.settings, control)
+            self.running = await self._fork_server.start(self.data, place, self.settings, control)
         except DidNotStart as error:
-            self.said = str(error)
+            self.start_error = str(error)
             raise
 
     async def kill(self) -> None:
@@ -136,7 +136,7 @@ class Member:
         running, self.running = self.running, None
         if running is not None:
             running.kill()
-            await self._nursery.ended(pid=running.pid)
+            await self._fork_server.ended(pid=running.pid)
 
     async def stop(self) -> int:
         """End it as an operator does; its exit code, or -9 if it did not end."""
@@ -146,10 +146,10 @@ class Member:
         running.signal(signal.SIGCONT)
         running.stop()
         try:
-            return await self._nursery.ended(pid=running.pid)
+            return await self._fork_server.ended(pid=running.pid)
         except TimeoutError:
             running.kill()
-            await self._nursery.ended(pid=running.pid)
+            await self._fork_server.ended(pid=running.pid)
             return -signal.SIGKILL
 
     async def has_ended(self) -> bool:
@@ -157,10 +157,10 @@ class Member:
         running = self.running
         if running is None or Path(f"/proc/{running.pid}").exists():
             return False
-        code = await self._nursery.ended(pid=running.pid)
+        code = await self._fork_server.ended(pid=running.pid)
         self.running = None
-        self.ends.append(f"{self.name} ended with {code}: {running.said[-600:]}")
+        self.ends.append(f"{self.name} ended with {code}: {running.output[-600:]}")
         return True
 
 
-__all__ = ["DidNotStart", "Member", "Servers"]
+__all__ = ["ClusterGateway", "DidNotStart", "Servers"]

@@ -1,6 +1,6 @@
 """What happens in a run of a cluster, decided by its seed alone.
 
-A run is a number of rounds; in each, one or two faults befall a gateway or a NATS server while everybody talks.
+A run is a number of rounds; in each, one or two faults befall a gateway or a NATS server under load.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ QUICK = (  # what takes no election and no lease
 )
 JUMPS = (-86_400 * 3, -3_600, -30, -2, 2, 30, 300)  # seconds; further ahead all that authors date would be history
 SECONDS, QUICK_SECONDS = (0.1, 5.0), (0.1, 0.3)  # that a fault lasts
-LULL = (0.2, 1.5)  # seconds of talk after a round
+QUIET_SECONDS = (0.2, 1.5)  # seconds of traffic after a round
 SEGMENTS = (4_096, 20_000, 64 << 20)  # bytes after which a file of the log is sealed
 TOGETHER = 0.2  # of the rounds have two faults at once
 
 
 @dataclass(frozen=True)
-class Fault:
+class ClusterFault:
     """A fault of *kind* that befalls *victim*, a gateway or server by name, for some *seconds*.
 
     It begins after a *delay*; *amount* is how far the clock jumps, *error* what the disk says.
@@ -64,19 +64,19 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Round:
-    """Faults that begin at about the same time, and how many seconds everybody talks afterwards."""
+class FaultRound:
+    """Faults that begin at about the same time, and how many seconds of traffic follow."""
 
-    faults: tuple[Fault, ...]
-    lull: float
+    faults: tuple[ClusterFault, ...]
+    quiet_seconds: float
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClusterPlan:
     """A run; what its clients do draws from `chance`, which the same seed makes the same."""
 
     seed: int
-    rounds: tuple[Round, ...]
+    rounds: tuple[FaultRound, ...]
     segment_bytes: int
     loops: tuple[str, ...]  # of the gateways
 
@@ -90,23 +90,23 @@ class Plan:
         return [fault.kind for each in self.rounds for fault in each.faults]
 
 
-def plan(seed: int, rounds: int = 10, *, quick: bool = False) -> Plan:
+def plan(seed: int, rounds: int = 10, *, quick: bool = False) -> ClusterPlan:
     """The run of *seed* with so many *rounds*; a *quick* one has only faults that are over at once."""
     chance = random.Random(f"cluster plan {seed}")
     kinds = list(QUICK if quick else FAULTS)
     chance.shuffle(kinds)
-    played: list[Round] = []
+    played: list[FaultRound] = []
     for number in range(rounds):
         faults = [_fault(kinds[number % len(kinds)], chance, quick=quick)]
         if not quick and chance.random() < TOGETHER:
             faults.append(_fault(chance.choice(FAULTS), chance, quick=quick, delay=chance.uniform(0, 1)))
-        played.append(Round(tuple(faults), 0.05 if quick else chance.uniform(*LULL)))
+        played.append(FaultRound(tuple(faults), 0.05 if quick else chance.uniform(*QUIET_SECONDS)))
     loops = tuple("trio" if chance.random() < 0.1 else "asyncio" for _ in (*GATEWAYS, NEWCOMER))
-    return Plan(seed, tuple(played), chance.choice(SEGMENTS), loops)
+    return ClusterPlan(seed, tuple(played), chance.choice(SEGMENTS), loops)
 
 
-def _fault(kind: str, chance: random.Random, *, quick: bool, delay: float = 0.0) -> Fault:
+def _fault(kind: str, chance: random.Random, *, quick: bool, delay: float = 0.0) -> ClusterFault:
     victims = SERVERS if kind in SERVER_FAULTS else GATEWAYS
     seconds = chance.uniform(*(QUICK_SECONDS if quick else SECONDS))
     error = chance.choice((errno.ENOSPC, errno.EDQUOT, errno.EIO))
-    return Fault(kind, chance.choice(victims), seconds, delay, chance.choice(JUMPS), error)
+    return ClusterFault(kind, chance.choice(victims), seconds, delay, chance.choice(JUMPS), error)

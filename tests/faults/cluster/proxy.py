@@ -7,7 +7,7 @@ import asyncio
 from tests.ports import reserved_port
 
 
-class Proxy:
+class FaultProxy:
     """A port on 127.0.0.1 whose connections go on to the port *target*."""
 
     def __init__(self, target: int) -> None:
@@ -41,7 +41,7 @@ class Proxy:
             end.abort()
 
     def hang(self) -> None:
-        """Let nothing pass, and nobody know."""
+        """Stop forwarding without closing any connection."""
         self._open.clear()
         for end in list(self._ends):
             end.pause()
@@ -87,7 +87,7 @@ class Proxy:
 class _End(asyncio.Protocol):
     """One end of a connection through *proxy*; *other* is the end that this one was dialled for."""
 
-    def __init__(self, proxy: Proxy, other: _End | None) -> None:
+    def __init__(self, proxy: FaultProxy, other: _End | None) -> None:
         self._proxy = proxy
         self.other = other
         self._transport: asyncio.Transport | None = None

@@ -1,7 +1,7 @@
 """The promises, compared with what the gateway serves and what is on its disk. Everything here is asked of it anew.
 
 What was accepted is there, once, with its content byte for byte; in each chain in the order in which it was sent;
-nobody is shown what nobody said. Sequences are dense and times never decrease.
+nobody is shown a message that was not sent. Sequences are dense and times never decrease.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gateway.client.sse import EventReader
 from gateway.storage import archive
 
 from . import nodes
-from .ledger import LATE, Ledger, Said, plain, token_of
+from .connections import PATIENCE, HttpConnection, RequestRefused, Socket
+from .fork_server import GatewayProcess
+from .ledger import LATE, Ledger, SentMessage, plain, token_of
 from .load import CHANNELS, STREAMR, path_of, streamr_content
-from .nursery import Running
-from .wires import PATIENCE, Http, Refused, Socket
 
 TRIES = 9  # at reading a history while something still comes in
-CALM = 2  # times in a row that the history was the same
-FAULTS = re.compile(r'^trellis_faults_total\{kind="(\w+)"\} (\S+)$', re.MULTILINE)
+SETTLED_READS = 2  # times in a row that the history was the same
+FAULT_COUNTS = re.compile(r'^trellis_faults_total\{kind="(\w+)"\} (\S+)$', re.MULTILINE)
 CONTENT = b'"content":'
 OPEN = ".open-"
 FACTS = ".facts.jsonl"
@@ -48,7 +48,7 @@ class Record(NamedTuple):
     fields: dict[str, Any]
 
 
-class Served(NamedTuple):
+class HistoryMessage(NamedTuple):
     """A message as the gateway's history shows it; one that came *late* is not shown live on other protocols."""
 
     seq: int
@@ -59,8 +59,8 @@ class Served(NamedTuple):
     sender: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, shown: Any) -> Served:
-        """Out of what REST shows; the canonical id says when it was accepted."""
+    def of(cls, shown: Any) -> HistoryMessage:
+        """From a message of REST; the canonical id tells when it was accepted."""
         accepted = int(shown["id"].replace("-", "")[:12], 16)
         late = shown["timestamp"] < accepted - LATE
         sender = tuple(shown["sender"][name] for name in ("peer", "protocol", "identity"))
@@ -113,17 +113,17 @@ def _record(path: Path, offset: int, line: bytes) -> Record | None:
     return Record(path, offset, len(line), fields["seq"], fields["time"], fields)
 
 
-async def served(http: Http, channel: str) -> tuple[list[Served], bytes]:
+async def served(http: HttpConnection, channel: str) -> tuple[list[HistoryMessage], bytes]:
     """The whole history of *channel*, and the text of the answers."""
-    found: list[Served] = []
+    found: list[HistoryMessage] = []
     texts: list[bytes] = []
     path: str | None = path_of(channel) + "?limit=256"
     while path is not None:
         status, body = await http.ask("GET", path)
         if status != 200:
-            raise Refused(status, body.decode())
+            raise RequestRefused(status, body.decode())
         page = json.loads(body)
-        found += map(Served.of, page["messages"])
+        found += map(HistoryMessage.of, page["messages"])
         texts.append(body)
         path = page["next"]
     return found, b"".join(texts)
@@ -137,75 +137,75 @@ async def quiet_timeout(seconds: float) -> AsyncIterator[None]:
             yield
 
 
-def whole(ledger: Ledger, channel: str, found: list[Served], text: bytes = b"") -> None:
-    """Complain of what is missing, twice there, changed, in another order, or nobody's, in the history of *channel*."""
+def check_history(ledger: Ledger, channel: str, found: list[HistoryMessage], text: bytes = b"") -> None:
+    """Record what is missing, duplicated, changed, reordered or unknown in the history of *channel*."""
     place = {served.token: number for number, served in enumerate(found)}
     for token, times in Counter(served.token for served in found).items():
         if times > 1:
-            ledger.complain(f"{token} is in the history {times} times")
+            ledger.add_violation(f"{token} is in the history {times} times")
     for served in found:
-        said = ledger.said.get(served.token)
-        if said is None or said.channel != channel:
-            ledger.complain(f"the history of {channel} has {served.content!r}, which nobody said")
-        elif plain(served.content) != said.content:
-            ledger.complain(f"the history has {served.token} as {served.content!r}")
-        elif text and said.text is not None and CONTENT + said.text.encode() not in text:
-            ledger.complain(f"the history has {served.token}, but not as it was written")
-    if back := [served.token for served in found if served.seq < ledger.kept]:
-        ledger.complain(f"{len(back)} are shown that retention took: {', '.join(back[:9])}")
-    expected = [said for said in ledger.accepted if said.channel == channel]
-    if lost := [said.token for said in expected if said.token not in place]:
-        ledger.complain(f"{len(lost)} that were accepted are lost: {', '.join(lost[:9])}")
-    for said in expected:
-        if said.token in place and said.seq is not None and said.seq >= ledger.kept:  # else it was said again
-            now = found[place[said.token]]
-            if (said.seq, said.id) != (now.seq, now.id):
-                ledger.complain(f"{said.token} was accepted as {said.seq} {said.id} and is {now.seq} {now.id}")
+        sent = ledger.messages.get(served.token)
+        if sent is None or sent.channel != channel:
+            ledger.add_violation(f"the history of {channel} has {served.content!r}, which was not sent")
+        elif plain(served.content) != sent.content:
+            ledger.add_violation(f"the history has {served.token} as {served.content!r}")
+        elif text and sent.text is not None and CONTENT + sent.text.encode() not in text:
+            ledger.add_violation(f"the history has {served.token}, but not as it was written")
+    if back := [served.token for served in found if served.seq < ledger.first_retained]:
+        ledger.add_violation(f"{len(back)} are shown that retention took: {', '.join(back[:9])}")
+    expected = [sent for sent in ledger.accepted if sent.channel == channel]
+    if lost := [sent.token for sent in expected if sent.token not in place]:
+        ledger.add_violation(f"{len(lost)} that were accepted are lost: {', '.join(lost[:9])}")
+    for sent in expected:
+        if sent.token in place and sent.seq is not None and sent.seq >= ledger.first_retained:  # else it was sent again
+            now = found[place[sent.token]]
+            if (sent.seq, sent.id) != (now.seq, now.id):
+                ledger.add_violation(f"{sent.token} was accepted as {sent.seq} {sent.id} and is {now.seq} {now.id}")
     seqs = [served.seq for served in found]
     if seqs != sorted(set(seqs)):
-        ledger.complain(f"the history of {channel} is not in the order of its sequences")
+        ledger.add_violation(f"the history of {channel} is not in the order of its sequences")
     for connection, tokens in ledger.chains.items():
-        places = [place[token] for token in tokens if token in place and not ledger.may_be_overtaken(token)]
+        places = [place[token] for token in tokens if token in place and not ledger.may_be_reordered(token)]
         if connection[1] == channel and places != sorted(places):
-            ledger.complain(f"what {connection[0]} said in {channel} is in another order")
+            ledger.add_violation(f"what {connection[0]} said in {channel} is in another order")
     by_seq = {served.seq: served.token for served in found}
     for (name, seq), token in ledger.seen.items():
-        if name == channel and seq >= ledger.kept and by_seq.get(seq) != token:
-            ledger.complain(f"{token} was shown as record {seq} of {channel}, which is {by_seq.get(seq)!r} now")
+        if name == channel and seq >= ledger.first_retained and by_seq.get(seq) != token:
+            ledger.add_violation(f"{token} was shown as record {seq} of {channel}, which is {by_seq.get(seq)!r} now")
 
 
-class Asking:
-    """Asks a gateway in every protocol for what it holds. *sure*: what its forest hangs on was not damaged by us."""
+class GatewayChecks:
+    """Checks by every protocol what a gateway holds. *sure*: no record that other nodes refer to was damaged."""
 
-    def __init__(self, running: Running, ledger: Ledger, communities: dict[str, str], *, sure: bool) -> None:
+    def __init__(self, running: GatewayProcess, ledger: Ledger, communities: dict[str, str], *, sure: bool) -> None:
         self._running = running
         self._ledger = ledger
         self._communities = communities
         self._sure = sure
 
-    async def everything(self) -> None:
-        """Complain of whatever is not as promised, once nothing more comes in."""
-        await self._calm()
-        async with Http(self._running.http) as http:
+    async def check_all(self) -> None:
+        """Record every broken promise, once nothing more comes in."""
+        await self._wait_until_settled()
+        async with HttpConnection(self._running.http) as http:
             for channel in CHANNELS:
                 await self._channel(http, channel)
             if self._sure:
                 await self._forest(http)
 
-    async def _calm(self) -> None:
-        """Wait until what was on its way when its senders left has arrived, and is on disk, as what we say after it."""
-        async with asyncio.timeout(PATIENCE), Http(self._running.http) as http:
+    async def _wait_until_settled(self) -> None:
+        """Wait until everything that was sent has arrived and is on disk: a message published after it is."""
+        async with asyncio.timeout(PATIENCE), HttpConnection(self._running.http) as http:
             before, same = None, 0
-            while same < CALM:
+            while same < SETTLED_READS:
                 await asyncio.sleep(0.04)
-                token = f"calm.{len(self._ledger.said)}"
-                if await say(http, self._ledger, token) == 201:
+                token = f"calm.{len(self._ledger.messages)}"
+                if await publish(http, self._ledger, token) == 201:
                     histories = [(await served(http, channel))[0] for channel in CHANNELS]
                     tokens = [each.token for found in histories for each in found if not each.token.startswith("calm.")]
                     same = same + 1 if tokens == before else 0
                     before = tokens
 
-    async def _forest(self, http: Http) -> None:
+    async def _forest(self, http: HttpConnection) -> None:
         """What Arbor is offered; what retention takes meanwhile is judged neither way."""
         await self._keep(http)
         before = nodes.Before.of(self._ledger)
@@ -213,12 +213,12 @@ class Asking:
         await self._keep(http)
         nodes.judge(self._ledger, self._communities, before, offered)
 
-    async def _keep(self, http: Http) -> None:
+    async def _keep(self, http: HttpConnection) -> None:
         """Learn what retention has left."""
-        if self._ledger.keeping:
-            self._ledger.keep(*await first_message(http))
+        if self._ledger.retention_runs:
+            self._ledger.record_retention(*await first_message(http))
 
-    async def _channel(self, http: Http, channel: str) -> None:
+    async def _channel(self, http: HttpConnection, channel: str) -> None:
         """The history of a channel, by each way to read it; again where something came in meanwhile."""
         found, text = await served(http, channel)
         wrong: list[str] = []
@@ -230,37 +230,43 @@ class Asking:
             before, (found, text) = found, await served(http, channel)
             if found == before:
                 break
-        whole(self._ledger, channel, found, text)
+        check_history(self._ledger, channel, found, text)
         if self._sure:
             _, about = await http.ask("GET", f"/v1/channels/{quote(channel, safe='')}")
-            self._ledger.same(channel, {n: v for n, v in json.loads(about).items() if n not in ("members", "sequence")})
+            self._ledger.check_unchanged(
+                channel, {n: v for n, v in json.loads(about).items() if n not in ("members", "sequence")}
+            )
             for each in found:
-                self._ledger.same(f"{each.token} at {each.seq}", each.sender)
+                self._ledger.check_unchanged(f"{each.token} at {each.seq}", each.sender)
         for complaint in wrong:
-            self._ledger.complain(complaint)
+            self._ledger.add_violation(complaint)
 
-    async def _events(self, asker: Http, channel: str, after: int, expected: list[Served]) -> list[str]:
+    async def _events(
+        self, asker: HttpConnection, channel: str, after: int, expected: list[HistoryMessage]
+    ) -> list[str]:
         """An event stream that goes on after the sequence *after* shows what the history has from there on."""
-        found: list[Served] = []
+        found: list[HistoryMessage] = []
         gaps: list[int] = []
-        lost = any(after < seq < self._ledger.kept for seq in self._ledger.placed.values())
+        lost = any(after < seq < self._ledger.first_retained for seq in self._ledger.positions.values())
         last = expected[-1].seq if expected else 0  # retention may take what is expected; then a gap tells of it
-        async with quiet_timeout(PATIENCE), Http(self._running.http) as http:
+        async with quiet_timeout(PATIENCE), HttpConnection(self._running.http) as http:
             await http.begin("GET", f"/v1/channels/{quote(channel, safe='')}/events", {"last-event-id": str(after)})
             await http.head()
             reader, pieces = EventReader(), http.pieces()
             while max([after, *(gap - 1 for gap in gaps), *(each.seq for each in found)]) < last or (lost and not gaps):
                 events = reader.receive_data(await anext(pieces))
-                found += [Served.of(json.loads(event.data)) for event in events if event.name == "message"]
+                found += [HistoryMessage.of(json.loads(event.data)) for event in events if event.name == "message"]
                 gaps += [json.loads(event.data)["before"] for event in events if event.name == "gap"]
         await self._keep(asker)
-        if gaps and gaps[-1] > self._ledger.kept:
-            return [f"events of {channel} after {after} are told of a gap up to {gaps}, not {self._ledger.kept}"]
+        if gaps and gaps[-1] > self._ledger.first_retained:
+            return [
+                f"events of {channel} after {after} are told of a gap up to {gaps}, not {self._ledger.first_retained}"
+            ]
         if lost and not gaps:
             return [f"events of {channel} after {after} are not told of a gap"]
         return [] if found == expected else [f"events of {channel} after {after} are not what the history has"]
 
-    async def _resends(self, channel: str, found: list[Served]) -> list[str]:
+    async def _resends(self, channel: str, found: list[HistoryMessage]) -> list[str]:
         """A resend of everything is the history, as it was written; one from its middle on is its rest."""
         wrong: list[str] = []
         async with Socket(self._running.http, STREAMR) as socket:
@@ -270,8 +276,8 @@ class Asking:
                 missing = {served.token for served in found} - set(tokens)
                 wrong.append(f"a resend of {channel} has {len(tokens)} of {len(found)}, without {missing}")
             for message, token in zip(resent, tokens, strict=True):
-                said = self._ledger.said.get(token)
-                if said is not None and said.text is not None and message[7] != said.text:
+                sent = self._ledger.messages.get(token)
+                if sent is not None and sent.text is not None and message[7] != sent.text:
                     wrong.append(f"{token} was resent as {message[7]!r}")
             if resent:
                 since = resent[len(resent) // 2][1][2]
@@ -286,50 +292,50 @@ class Asking:
         async with asyncio.timeout(PATIENCE):
             while (frame := await socket.receive())[1] not in (5, 6):
                 if frame[1] == 7:
-                    raise Refused(frame)
+                    raise RequestRefused(frame)
                 if frame[1] == 1:
                     found.append(frame[3])
         return found
 
 
-def log_is_good(ledger: Ledger, log: Path, damaged: set[int]) -> None:
-    """Complain of the files in *log*, as we and `trellis verify` read them; *damaged* are records that we changed."""
+def check_log(ledger: Ledger, log: Path, damaged: set[int]) -> None:
+    """Check the files in *log*, as we and `trellis verify` read them; the harness changed the *damaged* records."""
     found = records(log)
     seqs = [record.seq for record in found]
     kept = next((first_of(path) for path in counted(log) if not path.name.endswith(FACTS)), max(seqs, default=0))
     sure, damaged = not damaged - set(seqs), {seq for seq in damaged if seq >= kept}
     if missing := set(range(kept, max(seqs, default=0) + 1)) - set(seqs) - damaged:
-        ledger.complain(f"the log has no records {sorted(missing)[:9]}")
+        ledger.add_violation(f"the log has no records {sorted(missing)[:9]}")
     if seqs != sorted(set(seqs)):
-        ledger.complain("the records of the log are not in order, or some are there twice")
+        ledger.add_violation("the records of the log are not in order, or some are there twice")
     if [record.time for record in found] != sorted(record.time for record in found):
-        ledger.complain("the times in the log decrease")
+        ledger.add_violation("the times in the log decrease")
     proofs = [adapter.signature_check() for adapter in ADAPTERS]
     report = archive.verify(log, lambda entry: next(filter(None, (proof(entry) for proof in proofs)), None))
     if report.faults and sure:
-        ledger.complain(f"`trellis verify` finds {report.faults[:3]}")
+        ledger.add_violation(f"`trellis verify` finds {report.faults[:3]}")
     if damaged & set(range(1, max(seqs, default=0))) - set(seqs) and not report.faults:
-        ledger.complain("`trellis verify` does not see the damage")
+        ledger.add_violation("`trellis verify` does not see the damage")
 
 
-async def say(http: Http, ledger: Ledger, token: str, channel: str = CHANNELS[0]) -> int:
-    """Say something that has the *token*; what that is answered with."""
+async def publish(http: HttpConnection, ledger: Ledger, token: str, channel: str = CHANNELS[0]) -> int:
+    """Publish a message with the *token*; the status of the answer."""
     content = {"content": token}
-    said = ledger.say(token, Said(token, channel, "rest", content, json.dumps(content)))
-    status, body = await http.ask("POST", path_of(said.channel), json.dumps(content).encode())
+    sent = ledger.add(token, SentMessage(token, channel, "rest", content, json.dumps(content)))
+    status, body = await http.ask("POST", path_of(sent.channel), json.dumps(content).encode())
     if status == 201:
         receipt = json.loads(body)
-        ledger.accept(said, receipt["sequence"], receipt["id"])
+        ledger.record_accept(sent, receipt["sequence"], receipt["id"])
     return status
 
 
-async def first_message(http: Http) -> tuple[int, int]:
+async def first_message(http: HttpConnection) -> tuple[int, int]:
     """The sequence and the time of the first message in `GET /v1/log`; of the next one where there is none."""
     after = time = 0
     while True:
         status, body = await http.ask("GET", f"/v1/log?after={after}&limit=1000")
         if status != 200:
-            raise Refused(status, body.decode())
+            raise RequestRefused(status, body.decode())
         lines = [json.loads(line) for line in body.splitlines()]
         if found := next((line for line in lines if line["kind"] == "message"), None):
             return found["seq"], found["time"]
@@ -338,15 +344,15 @@ async def first_message(http: Http) -> tuple[int, int]:
         after, time = lines[-1]["seq"], lines[-1]["time"]
 
 
-async def reported(http: Http) -> Counter[str]:
+async def reported(http: HttpConnection) -> Counter[str]:
     """How many faults the gateway has reported in this life, by kind, as `/metrics` tells."""
     _, text = await http.ask("GET", "/metrics")
-    counts = FAULTS.findall(text.decode())
+    counts = FAULT_COUNTS.findall(text.decode())
     return Counter({kind: int(float(count)) for kind, count in counts})
 
 
-async def ready(http: Http, seconds: float) -> bool:
-    """Whether the gateway says within so many *seconds* that it is ready."""
+async def ready(http: HttpConnection, seconds: float) -> bool:
+    """Whether the gateway is ready within so many *seconds*."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         status, _ = await http.ask("GET", "/readyz")

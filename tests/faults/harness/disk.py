@@ -1,4 +1,4 @@
-"""What happens to the files of a gateway that is down: what a power cut takes, and damage that nobody expects."""
+"""What happens to the files of a gateway that is down: what a power cut takes, and unexpected damage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .checks import OPEN, Record, records
 from .ledger import token_of
-from .retired import gone_below
+from .retired import removed_files_of
 from .shim import Control
 
 SECTOR = 512  # bytes
@@ -17,7 +17,7 @@ TEMPORARY = ".retire-"
 
 
 @dataclass
-class Harm:
+class Damage:
     """The records that were damaged, and the last that is whole. *index*: so was the index.
 
     Nobody reads a file that is *unread*: its facts are beside it, and the next start removes it.
@@ -50,11 +50,11 @@ def cut_power(control: Control, log: Path, chance: random.Random) -> set[int]:
     """Take away what was never synced: ends of files, some of it torn, and names; what was removed comes back.
 
     Returns the records that are torn although others behind them are whole: they are holes from now on. Nothing of
-    them was accepted, so nobody is excused.
+    them was accepted, so no message counts as damaged.
     """
     before = {record.seq for record in records(log)}
     known = control.files()
-    for path in sorted(gone_below(log.parent).glob("*.jsonl")):
+    for path in sorted(removed_files_of(log.parent).glob("*.jsonl")):
         file = known.get(path.stat().st_ino)
         if file is not None and file.unlinked and chance.random() < 0.5 and not (log / path.name).exists():
             (log / path.name).hardlink_to(path)
@@ -81,8 +81,8 @@ def _before(name: str) -> str:
     return TEMPORARY + name[:20] if name.endswith(FACTS) else OPEN + name
 
 
-def damage(kind: str, data: Path, chance: random.Random) -> Harm:
-    """Do what *kind* says to the files in *data*; reading the log before and after tells what it did to it."""
+def damage(kind: str, data: Path, chance: random.Random) -> Damage:
+    """Damage the files in *data* as *kind* names it; reading the log before and after finds the records damaged."""
     log = data / "log"
     before = records(log)
     if kind.endswith("index") or kind == "no journal":
@@ -92,9 +92,9 @@ def damage(kind: str, data: Path, chance: random.Random) -> Harm:
         opened = [record for record in before if record.path.name.startswith(OPEN)]
         _damage_log(kind, chance.choice((opened if "open" in kind else sealed) or before), chance)
     after = {record.seq: record.fields for record in records(log)}
-    harmed = [record for record in before if after.get(record.seq) != record.fields]
-    unread = all(record.path.with_name(record.path.name.replace(".jsonl", FACTS)).exists() for record in harmed)
-    return Harm(harmed, max(after, default=0), kind.endswith("index") or kind == "no journal", unread)
+    damaged = [record for record in before if after.get(record.seq) != record.fields]
+    unread = all(record.path.with_name(record.path.name.replace(".jsonl", FACTS)).exists() for record in damaged)
+    return Damage(damaged, max(after, default=0), kind.endswith("index") or kind == "no journal", unread)
 
 
 def _damage_log(kind: str, record: Record, chance: random.Random) -> None:

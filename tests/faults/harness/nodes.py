@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from gateway.clients import ArborNode
 
-from .ledger import Ledger, Said, plain, token_of
+from .connections import RequestRefused, Sprout
+from .ledger import Ledger, SentMessage, plain, token_of
 from .load import author
-from .wires import Refused, Sprout
 
 LEAVES = 20  # of a community that are asked for: those of others are signed for it
 ASKED = 500  # nodes in one query
@@ -26,30 +26,30 @@ class Before(NamedTuple):
     Those that retention took are *gone*; what they stood above is *cut*, which Arbor is not offered either.
     """
 
-    held: dict[str, Said]
+    held: dict[str, SentMessage]
     cut: set[str]
     gone: set[str]
 
     @classmethod
     def of(cls, ledger: Ledger) -> Before:
-        """What *ledger* says now."""
-        held = {id: said for id, said in ledger.nodes.items() if ledger.is_held(said)}
-        cut = {said.token for said in held.values() if ledger.is_cut(said)}
-        return cls(held, cut, {said.token for said in ledger.said.values() if ledger.is_gone(said)})
+        """What *ledger* records now."""
+        held = {id: sent for id, sent in ledger.nodes.items() if ledger.is_held(sent)}
+        cut = {sent.token for sent in held.values() if ledger.has_retired_ancestor(sent)}
+        return cls(held, cut, {sent.token for sent in ledger.messages.values() if ledger.is_retired(sent)})
 
 
 class Offered(NamedTuple):
     """What the gateway answered: nodes by id, the ids above some of them, and the leaves of each channel."""
 
     found: dict[str, bytes]
-    above: dict[str, list[str] | Refused]
+    above: dict[str, list[str] | RequestRefused]
     leaves: dict[str, list[ArborNode]]
 
 
 async def ask(address: str, ledger: Ledger, before: Before, communities: dict[str, str]) -> Offered:
     """Ask the gateway, whose Sprout is at *address*, for every node, and for what hangs together with them."""
-    ids = [*before.held, *(id for id, said in ledger.nodes.items() if said.token in before.gone)]
-    whole = [id for id, said in before.held.items() if said.token not in before.cut]
+    ids = [*before.held, *(id for id, sent in ledger.nodes.items() if sent.token in before.gone)]
+    complete = [id for id, sent in before.held.items() if sent.token not in before.cut]
     found: dict[str, bytes] = {}
     async with Sprout(address) as sprout:
         for begin in range(0, len(ids), ASKED):
@@ -59,26 +59,26 @@ async def ask(address: str, ledger: Ledger, before: Before, communities: dict[st
             channel: await sprout.response(f"leaves_of {{}} {community} {LEAVES}")
             for channel, community in communities.items()
         }
-        return Offered(found, {id: await _above(sprout, id) for id in whole[-ABOVE:]}, leaves)
+        return Offered(found, {id: await _above(sprout, id) for id in complete[-ABOVE:]}, leaves)
 
 
 def judge(ledger: Ledger, communities: dict[str, str], before: Before, offered: Offered) -> None:
-    """Complain of what was not offered although it is held and whole, and of what was, but could not be checked."""
-    for id, said in before.held.items():
-        if not ledger.is_held(said) or ledger.is_cut(said):
+    """Record what was not offered although it is held and whole, and of what was, but could not be checked."""
+    for id, sent in before.held.items():
+        if not ledger.is_held(sent) or ledger.has_retired_ancestor(sent):
             continue
-        if offered.found.get(id) != said.raw:
-            ledger.complain(f"the node of {said.token} is not given to who asks for it")
-        path = [communities[said.channel], *(each.node for each in [*ledger.above(said)][::-1])][-LEVELS:]
+        if offered.found.get(id) != sent.raw:
+            ledger.add_violation(f"the node of {sent.token} is not given to who asks for it")
+        path = [communities[sent.channel], *(each.node for each in [*ledger.above(sent)][::-1])][-LEVELS:]
         if offered.above.get(id, path) != path:
-            ledger.complain(f"the ancestry of {said.token} is {offered.above[id]!r}, not {path}")
+            ledger.add_violation(f"the ancestry of {sent.token} is {offered.above[id]!r}, not {path}")
     for id in offered.found:
         if (token := ledger.nodes[id].token) in before.cut | before.gone:
-            ledger.complain(f"the node of {token} is given, although retention took it or what it stands below")
+            ledger.add_violation(f"the node of {token} is given, although retention took it or what it stands below")
     for channel, leaves in offered.leaves.items():
         for node in leaves:
             if node.id != communities[channel] and (wrong := _wrong_with(node, channel, ledger, before)):
-                ledger.complain(f"a leaf of {channel} {wrong}")
+                ledger.add_violation(f"a leaf of {channel} {wrong}")
 
 
 def _wrong_with(leaf: ArborNode, channel: str, ledger: Ledger, before: Before) -> str:
@@ -87,17 +87,17 @@ def _wrong_with(leaf: ArborNode, channel: str, ledger: Ledger, before: Before) -
     if reply is None or reply.keys & {"channel/1", "activity/1"}:
         return ""
     content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
-    said = ledger.said.get(token_of(content))
-    if said is None or said.channel != channel or plain(content) != said.content:
+    sent = ledger.messages.get(token_of(content))
+    if sent is None or sent.channel != channel or plain(content) != sent.content:
         return f"is {content!r}"
-    if said.token in before.cut | before.gone:
-        return f"is {said.token}, although retention took it or what it stands below"
-    return f"is {said.token}, but not as it was announced" if said.raw not in (b"", leaf.raw) else ""
+    if sent.token in before.cut | before.gone:
+        return f"is {sent.token}, although retention took it or what it stands below"
+    return f"is {sent.token}, but not as it was announced" if sent.raw not in (b"", leaf.raw) else ""
 
 
-async def _above(sprout: Sprout, id: str) -> list[str] | Refused:
+async def _above(sprout: Sprout, id: str) -> list[str] | RequestRefused:
     """The ids of the nodes above the node *id*, the shallowest first; or why it has no answer."""
     try:
         return [node.id for node in await sprout.response(f"ancestry {{}} {id} {LEVELS}")]
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused

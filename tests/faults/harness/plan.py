@@ -1,7 +1,7 @@
 """What happens in a run, decided by its seed alone.
 
-A run is a few lives of one gateway on one data directory. In each everybody talks; `weather` lasts for the whole life,
-`blows` come one after another. Then it ends, and while it is down `damage` may be done to its files.
+A run is a few lives of one gateway on one data directory. In each all clients are active; its `conditions` last for the
+whole life, its `faults` come one after another. Then it ends, and while it is down its files may be damaged.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import errno
 import random
 from dataclasses import dataclass, replace
 
-SHORT, LONG = 0.12, 0.3  # seconds that a blow lasts
+SHORT, LONG = 0.12, 0.3  # seconds that a fault lasts
 
-# What is struck, one after another. fmt: off
-BLOWS: dict[str, tuple[int, ...]] = {  # and the errors that may be
+# The faults of a life, one after another. fmt: off
+FAULTS: dict[str, tuple[int, ...]] = {  # by kind, the errors that system calls may return
     "pause": (),  # SIGSTOP, then SIGCONT
     "full disk": (errno.ENOSPC, errno.EDQUOT),  # no write to the log
     "bad write": (errno.EIO,),
@@ -28,7 +28,7 @@ BLOWS: dict[str, tuple[int, ...]] = {  # and the errors that may be
     "clock": (),  # the time of day jumps
 }
 # fmt: on
-WEATHER = ("slow disk", "slow reader", "half-open", "churn", "calm")
+CONDITIONS = ("slow disk", "slow reader", "half-open", "churn", "calm")
 ENDS = ("power cut", "kill", "stop")
 DAMAGE = (
     "nothing",
@@ -50,7 +50,7 @@ STEPS = 250  # of retention at most, after which a gateway is killed in the midd
 
 
 @dataclass(frozen=True)
-class Blow:
+class GatewayFault:
     """A fault that lasts some *seconds*; *error* is what system calls say, *amount* how far the clock jumps."""
 
     kind: str
@@ -63,18 +63,18 @@ class Blow:
 class Life:
     """From one start of the gateway to its end, and what is done to its files after it.
 
-    *doom* is the step of retention or compaction at which it ends earlier, 0 for none.
+    *kill_step* is the step of retention or compaction at which the gateway kills itself, 0 for none.
     """
 
-    weather: tuple[str, ...]
-    blows: tuple[Blow, ...]
+    conditions: tuple[str, ...]
+    faults: tuple[GatewayFault, ...]
     end: str
     damage: str
-    doom: int = 0
+    kill_step: int = 0
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A run. Damage and the moments of things draw from `chance`, which the same seed makes the same.
 
     *keep_bytes*: the gateway retires and compacts all the time, and keeps no more than that.
@@ -91,38 +91,40 @@ class Plan:
         return random.Random(f"{self.seed} {what}")
 
     @property
-    def faults(self) -> list[str]:
+    def fault_names(self) -> list[str]:
         """The names of all that happens."""
-        lived = [[*life.weather, *(blow.kind for blow in life.blows), life.end, life.damage] for life in self.lives]
-        dooms = ["kill while retiring" for life in self.lives if life.doom]
-        return [name for names in (*lived, dooms) for name in names if name not in ("calm", "nothing", "stop")]
+        lived = [
+            [*life.conditions, *(fault.kind for fault in life.faults), life.end, life.damage] for life in self.lives
+        ]
+        kill_steps = ["kill while retiring" for life in self.lives if life.kill_step]
+        return [name for names in (*lived, kill_steps) for name in names if name not in ("calm", "nothing", "stop")]
 
 
-def plan(seed: int) -> Plan:
-    """The run of *seed*: seeds that follow each other go through all kinds of blows and damage."""
+def plan(seed: int) -> RunPlan:
+    """The run of *seed*: seeds that follow each other go through all kinds of faults and damage."""
     chance = random.Random(f"plan {seed}")
     count = chance.choice((2, 2, 2, 3))
     lives = [_life(seed, number, chance, last=number == count - 1) for number in range(count)]
     segment, loop = chance.choice(SEGMENTS), "trio" if chance.random() < 0.1 else "asyncio"
     if seed % 3:
-        return Plan(seed, segment, tuple(lives), loop=loop)
+        return RunPlan(seed, segment, tuple(lives), loop=loop)
     *mortal, last = lives
-    dooms = [chance.randint(1, STEPS) if chance.random() < 0.7 else 0 for _ in mortal]
-    doomed = [replace(life, doom=doom) for life, doom in zip(mortal, dooms, strict=True)]
-    return Plan(seed, SEGMENTS[0], (*doomed, last), chance.choice(KEPT), loop)
+    kill_steps = [chance.randint(1, STEPS) if chance.random() < 0.7 else 0 for _ in mortal]
+    killed = [replace(life, kill_step=kill_step) for life, kill_step in zip(mortal, kill_steps, strict=True)]
+    return RunPlan(seed, SEGMENTS[0], (*killed, last), chance.choice(KEPT), loop)
 
 
 def _life(seed: int, number: int, chance: random.Random, *, last: bool) -> Life:
-    kinds = list(BLOWS)
+    kinds = list(FAULTS)
     first = kinds[(seed + number * 5) % len(kinds)]
-    blows = [_blow(kind, chance) for kind in (first, *chance.sample(kinds, chance.randint(0, 1)))]
-    weather = tuple(chance.sample(WEATHER, chance.randint(1, 2)))
+    faults = [_fault(kind, chance) for kind in (first, *chance.sample(kinds, chance.randint(0, 1)))]
+    conditions = tuple(chance.sample(CONDITIONS, chance.randint(1, 2)))
     if last:
-        return Life(weather, tuple(blows), "stop", "nothing")
+        return Life(conditions, tuple(faults), "stop", "nothing")
     damage = DAMAGE[(seed // 2) % len(DAMAGE)] if number == 0 else "nothing"
-    return Life(weather, tuple(blows), chance.choice(ENDS if damage == "nothing" else ENDS[:2]), damage)
+    return Life(conditions, tuple(faults), chance.choice(ENDS if damage == "nothing" else ENDS[:2]), damage)
 
 
-def _blow(kind: str, chance: random.Random) -> Blow:
-    errors = BLOWS[kind]
-    return Blow(kind, chance.uniform(SHORT, LONG), chance.choice(errors) if errors else 0, chance.choice(JUMPS))
+def _fault(kind: str, chance: random.Random) -> GatewayFault:
+    errors = FAULTS[kind]
+    return GatewayFault(kind, chance.uniform(SHORT, LONG), chance.choice(errors) if errors else 0, chance.choice(JUMPS))

@@ -1,4 +1,4 @@
-"""What retention took, and what it owes: read out of the files that the fault layer kept, and of the index.
+"""What retention removed, and what it has to keep: read out of the files that the fault layer kept, and of the index.
 
 Whatever was removed from `DATA/log` is in `DATA.gone`, under its last name.
 """
@@ -23,32 +23,32 @@ from .ledger import LATE, token_of
 
 SEGMENT = re.compile(r"\d{20}\.jsonl")
 HELD = dict.fromkeys(("ids", "aliases", "sprout_forms"), "WHERE seq IN (SELECT seq FROM records)")
-UNLIKE = ("meta", "streamr_publishers", "streamr_authors")  # who said something once is known until it is made anew
+UNLIKE = ("meta", "streamr_publishers", "streamr_authors")  # publishers stay known until the index is rebuilt
 COLUMNS = {"records": "seq, channel, sender, at, parent"}  # an offset may be a hint
 
 
-def gone_below(data: Path) -> Path:
+def removed_files_of(data: Path) -> Path:
     """Where the files are that were removed from the log in *data*."""
     return data.with_name(data.name + ".gone")
 
 
-class Witness:
-    """Knows where each message stands, or stood in a segment that retention has removed."""
+class RetentionAudit:
+    """Finds the sequence of each message, in the log or in a segment that retention has removed."""
 
     def __init__(self, data: Path) -> None:
-        self._places = (data / "log", gone_below(data))  # what is sealed goes from one to the other
+        self._places = (data / "log", removed_files_of(data))  # what is sealed goes from one to the other
         self._places[1].mkdir(parents=True)
         self._read: set[str] = set()
-        self._placed: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         self.records: dict[tuple[str, int], bool] = {}  # by channel and sequence, whether it came late
 
     def forget(self) -> None:
         """The files may have changed: a life begins."""
         self._read.clear()
-        self._placed.clear()
+        self._positions.clear()
         self.records.clear()
 
-    def placed(self) -> dict[str, int]:
+    def positions(self) -> dict[str, int]:
         """The last sequence of each message, by token, whether it is there or retention took it."""
         opened: list[Record] = []
         for path in self._places[0].glob(f"{OPEN}*.jsonl"):  # first: it may be sealed while we look
@@ -60,27 +60,27 @@ class Witness:
                     with suppress(FileNotFoundError):
                         self._look(path)
                         self._read.add(path.name)
-        return _placed(opened, self._placed)
+        return _positions(opened, self._positions)
 
     def _look(self, path: Path) -> None:
         found = records([path])
-        self._placed = _placed(found, self._placed)
+        self._positions = _positions(found, self._positions)
         for record in found:
             if token_of(record.fields.get("content")):
                 late = record.fields.get("timestamp", record.time) < record.time - LATE
                 self.records[record.fields["channel"], record.seq] = late
 
 
-def _placed(found: list[Record], before: dict[str, int]) -> dict[str, int]:
+def _positions(found: list[Record], before: dict[str, int]) -> dict[str, int]:
     """The last sequence of each message, by token, of those *found* and of those that were placed *before*."""
-    placed = dict(before)
+    positions = dict(before)
     for record in found:
         if token := token_of(record.fields.get("content")):
-            placed[token] = max(record.seq, placed.get(token, 0))
-    return placed
+            positions[token] = max(record.seq, positions.get(token, 0))
+    return positions
 
 
-def index_is_the_log(data: Path, place: Path) -> list[str]:
+def index_differences(data: Path, place: Path) -> list[str]:
     """What differs between the index in *data*, brought level with the log, and one that is made anew from it.
 
     The gateway is down; it is looked at in copies below *place*.

@@ -18,98 +18,98 @@ from pathlib import Path
 from typing import Any
 
 from . import checks, disk
+from .connections import HttpConnection, RequestRefused
+from .fault_injector import FaultInjector
+from .fork_server import STOP_SECONDS, DidNotStart, ForkServer, GatewayProcess
 from .ledger import Ledger
-from .load import CHANNELS, Crowd
-from .nursery import STOP_SECONDS, DidNotStart, Nursery, Running
-from .plan import Life, Plan, plan
-from .retired import Witness, index_is_the_log
+from .load import CHANNELS, LoadClients
+from .plan import Life, RunPlan, plan
+from .retired import RetentionAudit, index_differences
 from .shim import Control, NoCompiler
-from .trouble import Trouble
-from .wires import Http, Refused
 
 CATCH_UP = 10.0  # seconds for listeners to be shown what was accepted
 NOTICED = 5.0  # seconds until a gateway is known to have killed itself, on a machine that is busy
-LULL = 0.08  # seconds of talk before, between and after blows
+QUIET_SECONDS = 0.08  # seconds of traffic before, between and after faults
 
 
 @dataclass
-class Outcome:
-    """What came of a run; `wrong` are the promises that were broken."""
+class RunOutcome:
+    """What came of a run; `violations` are the promises that were broken."""
 
-    plan: Plan
+    plan: RunPlan
     accepted: int = 0
-    heard: int = 0
-    excused: int = 0
+    delivered: int = 0
+    damaged: int = 0
     seconds: float = 0.0
-    wrong: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        state = "ok" if not self.wrong else f"WRONG ({len(self.wrong)})"
-        faults = ", ".join(self.plan.faults)
+        state = "ok" if not self.violations else f"WRONG ({len(self.violations)})"
+        faults = ", ".join(self.plan.fault_names)
         return (
-            f"seed {self.plan.seed}: {state}, {self.accepted} accepted, {self.heard} heard, {self.excused} damaged, "
-            f"{self.seconds:.1f} s: {faults}"
+            f"seed {self.plan.seed}: {state}, {self.accepted} accepted, {self.delivered} delivered, "
+            f"{self.damaged} damaged, {self.seconds:.1f} s: {faults}"
         )
 
 
-class Run:
+class FaultRun:
     """One run of *plan*, in the directory *place*."""
 
-    def __init__(self, plan: Plan, nursery: Nursery, place: Path) -> None:
+    def __init__(self, plan: RunPlan, fork_server: ForkServer, place: Path) -> None:
         self._plan = plan
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._place = place
         self._data = place / "data"
-        self._witness = Witness(self._data)
-        self._ledger = Ledger(keeping=plan.keep_bytes is not None, look=self._witness.placed)
+        self._audit = RetentionAudit(self._data)
+        self._ledger = Ledger(retention_runs=plan.keep_bytes is not None, locate=self._audit.positions)
         self._damaged: set[int] = set()
         self._sure = True
         self._communities: dict[str, str] = {}
-        self._last: dict[str, int] = {}  # what was said last, by channel
+        self._last: dict[str, int] = {}  # the last message's sequence, by channel
 
-    async def play(self) -> Outcome:
-        """Live all lives; what came of it."""
+    async def play(self) -> RunOutcome:
+        """Play all lives; the outcome."""
         begun = time.monotonic()
-        harm = disk.Harm()
+        damage = disk.Damage()
         try:
             for number, life in enumerate(self._plan.lives):
-                harm = await self._live(number, life, harm)
-        except (DidNotStart, Refused, OSError, TimeoutError) as error:
+                damage = await self._live(number, life, damage)
+        except (DidNotStart, RequestRefused, OSError, TimeoutError) as error:
             where = " > ".join(frame.name for frame in traceback.extract_tb(error.__traceback__))
-            self._ledger.complain(f"{type(error).__name__}: {error} ({where})")
+            self._ledger.add_violation(f"{type(error).__name__}: {error} ({where})")
         ledger = self._ledger
-        accepted = sum(said.accepted for said in ledger.said.values())
+        accepted = sum(sent.accepted for sent in ledger.messages.values())
         seconds = time.monotonic() - begun
-        return Outcome(self._plan, accepted, ledger.heard, len(ledger.excused), seconds, ledger.wrong)
+        return RunOutcome(self._plan, accepted, ledger.deliveries, len(ledger.damaged), seconds, ledger.violations)
 
-    async def _live(self, number: int, life: Life, harm: disk.Harm) -> disk.Harm:
+    async def _live(self, number: int, life: Life, damage: disk.Damage) -> disk.Damage:
         control = Control(self._place / f"control{number}")
-        self._witness.forget()
+        self._audit.forget()
         running = await self._start(number, control)
-        control.doom(life.doom)
+        control.kill_after(life.kill_step)
         try:
-            if not await self._dies(running, self._lives(running, number, life, harm)):
+            if not await self._dies(running, self._lives(running, number, life, damage)):
                 await self._end(running, number, life)
         except BaseException:
             await running.where()
             running.kill()
-            await self._nursery.ended()
+            await self._fork_server.ended()
             raise
-        self._complain_of_the_end(running)
+        self._check_output(running)
         chance = self._plan.chance(f"damage {number}")
         if life.end == "power cut":
             self._damaged |= disk.cut_power(control, self._data / "log", chance)
         if life.damage == "nothing":
-            if life.doom or number == len(self._plan.lives) - 1:
-                await self._agrees(number)
-            return disk.Harm()
-        harm = disk.damage(life.damage, self._data, chance)
-        self._ledger.excuse(harm.tokens, harm.last)
-        self._damaged |= harm.seqs
-        self._sure = self._sure and not harm.roots
-        return harm
+            if life.kill_step or number == len(self._plan.lives) - 1:
+                await self._check_index(number)
+            return disk.Damage()
+        damage = disk.damage(life.damage, self._data, chance)
+        self._ledger.mark_damaged(damage.tokens, damage.last)
+        self._damaged |= damage.seqs
+        self._sure = self._sure and not damage.roots
+        return damage
 
-    async def _start(self, number: int, control: Control) -> Running:
+    async def _start(self, number: int, control: Control) -> GatewayProcess:
         settings = {
             "TRELLIS_LIMITS__RATES": "off",
             "TRELLIS_LOOP": self._plan.loop,
@@ -120,144 +120,144 @@ class Run:
         if keep is not None:
             settings["TRELLIS_LOG__KEEP_BYTES"] = str(keep)
         place = self._place / f"life{number}"
-        return await self._nursery.start(self._data, place, settings, control, retain_often=keep is not None)
+        return await self._fork_server.start(self._data, place, settings, control, retain_often=keep is not None)
 
-    async def _lives(self, running: Running, number: int, life: Life, harm: disk.Harm) -> None:
-        await self._settled(running, harm)
+    async def _lives(self, running: GatewayProcess, number: int, life: Life, damage: disk.Damage) -> None:
+        await self._check_start(running, damage)
         await self._talk(running, number, life)
 
-    async def _dies(self, running: Running, living: Coroutine[Any, Any, None]) -> bool:
+    async def _dies(self, running: GatewayProcess, living: Coroutine[Any, Any, None]) -> bool:
         """Whether the gateway killed itself while it was *living*."""
         life, death = asyncio.create_task(living), asyncio.create_task(running.gone())
         try:
             await asyncio.wait((life, death), return_when=asyncio.FIRST_COMPLETED)
             if life.done() and life.exception() is not None:
                 await asyncio.wait((death,), timeout=NOTICED)
-            if not death.done() or running.control.doomed or not running.control.steps:
+            if not death.done() or running.control.kill_pending or not running.control.steps:
                 await life
                 return False
         finally:
             for task in (life, death):
                 task.cancel()
             await asyncio.gather(life, death, return_exceptions=True)
-        await self._nursery.ended()
+        await self._fork_server.ended()
         return True
 
-    async def _agrees(self, number: int) -> None:
-        """The index is what the log says, now that the gateway is down and nothing of it was damaged."""
+    async def _check_index(self, number: int) -> None:
+        """The index agrees with the log, now that the gateway is down and nothing of it was damaged."""
         if self._plan.keep_bytes is not None and self._sure and not self._damaged:
-            differences = await asyncio.to_thread(index_is_the_log, self._data, self._place / f"copies{number}")
+            differences = await asyncio.to_thread(index_differences, self._data, self._place / f"copies{number}")
             for difference in differences:
-                self._ledger.complain(difference)
+                self._ledger.add_violation(difference)
 
-    async def _settled(self, running: Running, harm: disk.Harm) -> None:
-        """It has started: it is ready, has everything, and has said what was damaged."""
-        async with Http(running.http) as http:
+    async def _check_start(self, running: GatewayProcess, damage: disk.Damage) -> None:
+        """It has started: it is ready, has everything, and has reported what was damaged."""
+        async with HttpConnection(running.http) as http:
             if not await checks.ready(http, CATCH_UP):
-                self._ledger.complain("it has started, and is not ready")
-        if not self._ledger.said:
+                self._ledger.add_violation("it has started, and is not ready")
+        if not self._ledger.messages:
             return
         await self._ask(running)
-        async with Http(running.http) as http:
-            if harm.tokens and not harm.unread and not (await checks.reported(http))["record"]:
-                self._ledger.complain(f"unreported: {len(harm.tokens)} damaged messages")
+        async with HttpConnection(running.http) as http:
+            if damage.tokens and not damage.unread and not (await checks.reported(http))["record"]:
+                self._ledger.add_violation(f"unreported: {len(damage.tokens)} damaged messages")
 
-    async def _talk(self, running: Running, number: int, life: Life) -> None:
+    async def _talk(self, running: GatewayProcess, number: int, life: Life) -> None:
         chance = self._plan.chance(f"talk {number}")
-        crowd = Crowd(lambda: running, self._ledger, chance, str(number), sure=self._sure)
-        trouble = Trouble(running, self._ledger, self._plan.chance(f"trouble {number}"), str(number))
-        crowd.communities.update(self._communities)
+        clients = LoadClients(lambda: running, self._ledger, chance, str(number), sure=self._sure)
+        injector = FaultInjector(running, self._ledger, self._plan.chance(f"trouble {number}"), str(number))
+        clients.communities.update(self._communities)
         last = number == len(self._plan.lives) - 1
-        async with crowd.talking():
-            self._communities = crowd.communities
-            async with trouble.weather(life.weather):
-                await asyncio.sleep(LULL)
-                for blow in life.blows:
-                    crowd.stir()
-                    await trouble.strike(blow)
-                    await asyncio.sleep(LULL)
+        async with clients.traffic():
+            self._communities = clients.communities
+            async with injector.conditions(life.conditions):
+                await asyncio.sleep(QUIET_SECONDS)
+                for fault in life.faults:
+                    clients.resume()
+                    await injector.inject(fault)
+                    await asyncio.sleep(QUIET_SECONDS)
             if last:
-                crowd.over = True
-                await self._shown(running)
+                clients.over = True
+                await self._check_event_streams(running)
         if last:
             await self._ask(running)
 
-    async def _ask(self, running: Running) -> None:
-        await checks.Asking(running, self._ledger, self._communities, sure=self._sure).everything()
+    async def _ask(self, running: GatewayProcess) -> None:
+        await checks.GatewayChecks(running, self._ledger, self._communities, sure=self._sure).check_all()
 
-    async def _shown(self, running: Running) -> None:
-        """Event streams that went on through all lives were shown everything, up to what is said last."""
+    async def _check_event_streams(self, running: GatewayProcess) -> None:
+        """Event streams that went on through all lives were shown everything, up to a message published last."""
         await asyncio.sleep(0.05)
-        async with Http(running.http) as http:
+        async with HttpConnection(running.http) as http:
             for channel in CHANNELS:
                 token = f"calm.{channel}"
-                if await checks.say(http, self._ledger, token, channel) == 201:
-                    self._last[channel] = self._ledger.said[token].seq or 0
+                if await checks.publish(http, self._ledger, token, channel) == 201:
+                    self._last[channel] = self._ledger.messages[token].seq or 0
                 end = time.monotonic() + CATCH_UP
                 while missing := await self._missing(http, channel):
                     if time.monotonic() > end:
-                        self._ledger.complain(f"an event stream of {channel} was never shown {missing[:9]}")
+                        self._ledger.add_violation(f"an event stream of {channel} was never shown {missing[:9]}")
                         break
                     await asyncio.sleep(0.05)
-        if self._ledger.keeping and self._sure and not self._damaged:
-            self._skipped()
+        if self._ledger.retention_runs and self._sure and not self._damaged:
+            self._check_gaps()
 
-    def _skipped(self) -> None:
-        """Complain of what no event stream was shown, and no gap told of."""
-        self._witness.placed()
-        for (channel, seq), late in self._witness.records.items():
+    def _check_gaps(self) -> None:
+        """Every sequence was shown by an event stream, or covered by a gap that it reported."""
+        self._audit.positions()
+        for (channel, seq), late in self._audit.records.items():
             told = (channel, seq) in self._ledger.seen or seq >= self._last.get(channel, 0)
             gaps = self._ledger.gaps.get(channel, ())
             if not (late or told or any(after < seq < before for after, before in gaps)):
-                self._ledger.complain(f"no event stream was shown {seq} of {channel}, nor told of a gap: {gaps}")
+                self._ledger.add_violation(f"no event stream was shown {seq} of {channel}, nor told of a gap: {gaps}")
 
-    async def _missing(self, http: Http, channel: str) -> list[int]:
+    async def _missing(self, http: HttpConnection, channel: str) -> list[int]:
         found, _ = await checks.served(http, channel)
         return [each.seq for each in found if not each.late and (channel, each.seq) not in self._ledger.seen]
 
-    async def _end(self, running: Running, number: int, life: Life) -> None:
+    async def _end(self, running: GatewayProcess, number: int, life: Life) -> None:
         if life.end != "stop":
             running.kill()
-            await self._nursery.ended()
+            await self._fork_server.ended()
             return
         running.stop()
         try:
-            code = await self._nursery.ended(STOP_SECONDS)
+            code = await self._fork_server.ended(STOP_SECONDS)
         except TimeoutError:
-            self._ledger.complain(f"it did not stop within {STOP_SECONDS:.0f} s")
+            self._ledger.add_violation(f"it did not stop within {STOP_SECONDS:.0f} s")
             raise
-        if code and not (life.doom and code == -signal.SIGKILL):  # it may kill itself while it stops, too
-            self._ledger.complain(f"it stopped with {code}")
+        if code and not (life.kill_step and code == -signal.SIGKILL):  # it may kill itself while it stops, too
+            self._ledger.add_violation(f"it stopped with {code}")
         if number == len(self._plan.lives) - 1:
-            checks.log_is_good(self._ledger, self._data / "log", self._damaged)
+            checks.check_log(self._ledger, self._data / "log", self._damaged)
 
-    def _complain_of_the_end(self, running: Running) -> None:
-        if "Traceback" in running.said:
-            self._ledger.complain(f"a traceback: {running.said[running.said.index('Traceback') :][:2000]}")
+    def _check_output(self, running: GatewayProcess) -> None:
+        if "Traceback" in running.output:
+            self._ledger.add_violation(f"a traceback: {running.output[running.output.index('Traceback') :][:2000]}")
 
 
-async def play(seed: int, nursery: Nursery, place: Path) -> Outcome:
+async def play(seed: int, fork_server: ForkServer, place: Path) -> RunOutcome:
     """Play the run of *seed* in a new directory below *place*; it goes if all was well."""
     directory = place / f"seed{seed}"
     directory.mkdir(parents=True)
-    outcome = await Run(plan(seed), nursery, directory).play()
-    if not outcome.wrong:
+    outcome = await FaultRun(plan(seed), fork_server, directory).play()
+    if not outcome.violations:
         shutil.rmtree(directory)
     return outcome
 
 
-def summary(outcomes: list[Outcome], seconds: float) -> str:
+def summary(outcomes: list[RunOutcome], seconds: float) -> str:
     """All runs, which took so many *seconds* together, in a few lines."""
-    wrong = [text for outcome in outcomes for text in outcome.wrong]
-    faults = Counter(name for outcome in outcomes for name in outcome.plan.faults)
+    wrong = [text for outcome in outcomes for text in outcome.violations]
+    faults = Counter(name for outcome in outcomes for name in outcome.plan.fault_names)
     counts = Counter(
         next((word for word in ("lost", "order", "unreported") if word in text), "other") for text in wrong
     )
     lines = [
-        f"{len(outcomes)} runs from seed {outcomes[0].plan.seed}, {sum(bool(o.wrong) for o in outcomes)} with faults "
-        f"of the gateway, {seconds:.0f} s",
-        f"accepted {sum(o.accepted for o in outcomes):,}, delivered {sum(o.heard for o in outcomes):,}, "
-        f"damaged by us {sum(o.excused for o in outcomes):,}",
+        f"{len(outcomes)} runs from seed {outcomes[0].plan.seed}, {sum(bool(o.violations) for o in outcomes)} with "
+        f"faults of the gateway, {seconds:.0f} s",
+        f"accepted {sum(o.accepted for o in outcomes):,}, delivered {sum(o.delivered for o in outcomes):,}, "
+        f"damaged by the harness {sum(o.damaged for o in outcomes):,}",
         f"lost {counts['lost']}, reordered {counts['order']}, unreported {counts['unreported']}, "
         f"other {counts['other']}",
         "injected: " + ", ".join(f"{name} {count}" for name, count in sorted(faults.items())),
@@ -281,20 +281,20 @@ def main() -> None:
     except NoCompiler as error:
         sys.exit(str(error))
     _say(summary(outcomes, time.monotonic() - begun))
-    if any(outcome.wrong for outcome in outcomes):
+    if any(outcome.violations for outcome in outcomes):
         _say(f"the files are in {place}")
         sys.exit(1)
 
 
-async def _all(seeds: deque[int], jobs: int, place: Path) -> list[Outcome]:
+async def _all(seeds: deque[int], jobs: int, place: Path) -> list[RunOutcome]:
     """Play the runs of *seeds*, so many at once."""
-    outcomes: list[Outcome] = []
+    outcomes: list[RunOutcome] = []
 
     async def some() -> None:
-        with Nursery() as nursery:
+        with ForkServer() as fork_server:
             while seeds:
-                outcomes.append(outcome := await play(seeds.popleft(), nursery, place))
-                _say(str(outcome), *(f"    {text}" for text in outcome.wrong))
+                outcomes.append(outcome := await play(seeds.popleft(), fork_server, place))
+                _say(str(outcome), *(f"    {text}" for text in outcome.violations))
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(jobs):

@@ -49,7 +49,7 @@ struct file { /* of the log */
 
 struct control {
     int64_t clock_ns; /* added to the time of day */
-    int32_t doom;     /* after so many steps of retention the process kills itself; 0 for never */
+    int32_t kill_step; /* after so many steps of retention the process kills itself; 0 for never */
     int32_t steps;    /* how many there were */
     struct rule rules[KINDS][CALLS];
     struct file files[FILES];
@@ -114,7 +114,7 @@ static int fails(enum kind kind, enum call call) {
 static void step(void) {
     if (control == NULL) return;
     __atomic_add_fetch(&control->steps, 1, __ATOMIC_SEQ_CST);
-    if (control->doom > 0 && __atomic_sub_fetch(&control->doom, 1, __ATOMIC_SEQ_CST) == 0) kill(getpid(), SIGKILL);
+    if (control->kill_step > 0 && __atomic_sub_fetch(&control->kill_step, 1, __ATOMIC_SEQ_CST) == 0) kill(getpid(), SIGKILL);
 }
 
 static int is_retiring(const char *path) { return strstr(path, "/.retire-") != NULL; }

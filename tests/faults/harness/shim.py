@@ -1,4 +1,4 @@
-"""The fault layer below the gateway (`shim.c`): built once, told by shared memory which system calls fail.
+"""The fault layer below the gateway (`shim.c`): built once; shared memory controls which system calls fail.
 
 The classes here have the layout of the C structures of the same names.
 """
@@ -80,7 +80,7 @@ class File(ctypes.Structure):
 class _Memory(ctypes.Structure):
     _fields_ = [
         ("clock_ns", ctypes.c_int64),
-        ("doom", ctypes.c_int32),
+        ("kill_step", ctypes.c_int32),
         ("steps", ctypes.c_int32),
         ("rules", Rule * len(Call) * len(Kind)),
         ("files", File * FILES),
@@ -125,14 +125,14 @@ class Control:
         """Put the gateway's clock so far from ours."""
         self._memory.clock_ns = int(seconds * 1e9)
 
-    def doom(self, steps: int) -> None:
+    def kill_after(self, steps: int) -> None:
         """Let the gateway kill itself after so many *steps* of retention and compaction; 0 for never."""
-        self._memory.doom = steps
+        self._memory.kill_step = steps
 
     @property
-    def doomed(self) -> bool:
+    def kill_pending(self) -> bool:
         """Whether it has still to kill itself."""
-        return bool(self._memory.doom > 0)
+        return bool(self._memory.kill_step > 0)
 
     @property
     def steps(self) -> int:

@@ -14,17 +14,17 @@ import pytest
 from gateway.jetstream import stream
 from gateway.jetstream.connecting import JetStreamSettings
 from tests.faults.cluster.machines import Servers
-from tests.faults.cluster.proxy import Proxy
+from tests.faults.cluster.proxy import FaultProxy
 from tests.nats import NatsServer
 from tests.waiting import until
 
-from .test_stream import Member
+from .test_stream import StreamReader
 
 LONG = bytes(6 << 20)  # more than sockets hold
 T = TypeVar("T")
 
 
-class Loop:
+class LoopThread:
     """An event loop in a thread, for proxies."""
 
     def __init__(self) -> None:
@@ -55,26 +55,26 @@ class Loop:
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
+def loop() -> Iterator[LoopThread]:
+    loop = LoopThread()
     yield loop
     loop.stop()
 
 
-def port_of(member: Member) -> int:
+def port_of(member: StreamReader) -> int:
     return int(member.stream.status().server.rpartition(":")[2] or 0)
 
 
-def counts(member: Member, data: bytes) -> bool:
+def counts(member: StreamReader, data: bytes) -> bool:
     return data in member.counted()
 
 
-def test_a_connection_that_hangs_is_left_while_much_is_unsent(tmp_path: Path, loop: Loop) -> None:
+def test_a_connection_that_hangs_is_left_while_much_is_unsent(tmp_path: Path, loop: LoopThread) -> None:
     server = NatsServer(tmp_path)
-    ways = {way.port: way for way in (Proxy(server.port), Proxy(server.port))}
+    ways = {way.port: way for way in (FaultProxy(server.port), FaultProxy(server.port))}
     for way in ways.values():
         loop.run(way.start)
-    member = Member(JetStreamSettings("test", tuple(f"nats://127.0.0.1:{port}" for port in ways)))
+    member = StreamReader(JetStreamSettings("test", tuple(f"nats://127.0.0.1:{port}" for port in ways)))
     try:
         member.stream.submit(b"1")
         until(lambda: member.data == [b"1"])
@@ -93,13 +93,13 @@ def test_a_connection_that_hangs_is_left_while_much_is_unsent(tmp_path: Path, lo
 
 
 def test_a_server_that_is_cut_off_from_the_others_is_left(
-    tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, loop: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "SILENT_SECONDS", 2.0)
     servers = Servers(tmp_path)
     loop.run(servers.start)
     ports = {server.port: name for name, server in servers.servers.items()}
-    member = Member(JetStreamSettings("test", tuple(f"nats://127.0.0.1:{port}" for port in ports), 3))
+    member = StreamReader(JetStreamSettings("test", tuple(f"nats://127.0.0.1:{port}" for port in ports), 3))
     try:
         for number in (b"1", b"2"):
             member.stream.submit(number)

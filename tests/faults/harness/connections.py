@@ -1,4 +1,4 @@
-"""The wires of the harness: as little of each protocol as it takes to say, to hear and to read back.
+"""The connections of the harness: as little of each protocol as publishing, listening and reading history take.
 
 They share nothing with the adapters, and stop where the gateway does: a connection that ends raises `OSError`.
 """
@@ -22,20 +22,20 @@ PATIENCE = 20.0  # seconds for an answer; far more than any fault lasts
 LIMIT = 1 << 22
 
 
-class Closed(OSError):
+class ConnectionClosed(OSError):
     """The connection has ended."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A question was answered with an error."""
 
 
-def hang_up(writer: asyncio.StreamWriter) -> None:
+def abort(writer: asyncio.StreamWriter) -> None:
     """End a connection now: what is still to be sent would keep it after the loop that it belongs to."""
     writer.transport.abort()
 
 
-class Http:
+class HttpConnection:
     """One HTTP connection that is kept; requests go one after another."""
 
     def __init__(self, http: str) -> None:
@@ -53,7 +53,7 @@ class Http:
     def close(self) -> None:
         """Hang up."""
         if self._writer is not None:
-            hang_up(self._writer)
+            abort(self._writer)
             self._writer = None
 
     async def connect(self) -> None:
@@ -71,7 +71,7 @@ class Http:
                 return status, await self._body(answered)
         except (OSError, EOFError, TimeoutError) as error:
             self.close()
-            raise Closed(repr(error)) from error
+            raise ConnectionClosed(repr(error)) from error
         except BaseException:
             self.close()
             raise
@@ -89,7 +89,7 @@ class Http:
     def send(self, data: bytes) -> None:
         """Send more of it."""
         if self._writer is None or self._writer.is_closing():
-            raise Closed("it has ended")
+            raise ConnectionClosed("it has ended")
         self._writer.write(data)
 
     async def head(self) -> tuple[int, dict[str, str]]:
@@ -97,7 +97,7 @@ class Http:
         try:
             first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         except (EOFError, OSError) as error:
-            raise Closed(repr(error)) from error
+            raise ConnectionClosed(repr(error)) from error
         headers = dict(line.lower().split(": ", 1) for line in lines if line)
         return int(first.split()[1]), headers
 
@@ -108,7 +108,7 @@ class Http:
                 yield (await self._reader.readexactly(size + 2))[:-2]
             await self._reader.readexactly(2)
         except (EOFError, OSError) as error:
-            raise Closed(repr(error)) from error
+            raise ConnectionClosed(repr(error)) from error
 
     async def _body(self, headers: dict[str, str]) -> bytes:
         if headers.get("transfer-encoding") == "chunked":
@@ -125,7 +125,7 @@ def _named(headers: dict[str, str]) -> dict[str, str]:
 
 
 class Socket:
-    """A WebSocket that says and hears JSON."""
+    """A WebSocket that carries JSON."""
 
     def __init__(self, http: str, path: str) -> None:
         self._url = f"ws://{http}{path}"
@@ -136,7 +136,7 @@ class Socket:
                 self._url, compression=None, max_size=None, open_timeout=PATIENCE, close_timeout=0.2, ping_interval=None
             )
         except (WebSocketException, TimeoutError) as error:
-            raise Closed(repr(error)) from error
+            raise ConnectionClosed(repr(error)) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -147,14 +147,14 @@ class Socket:
         try:
             await self.inner.send(text)
         except WebSocketException as error:
-            raise Closed(repr(error)) from error
+            raise ConnectionClosed(repr(error)) from error
 
     async def receive(self) -> Any:
         """The next message."""
         try:
             return json.loads(await self.inner.recv())
         except WebSocketException as error:
-            raise Closed(repr(error)) from error
+            raise ConnectionClosed(repr(error)) from error
 
     async def answer(self, wanted: Callable[[Any], bool]) -> Any:
         """The next message that is *wanted*; the others are passed over."""
@@ -183,7 +183,7 @@ class Sprout:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        hang_up(self._writer)
+        abort(self._writer)
 
     def announce(self, nodes: list[ArborNode]) -> int:
         """Announce *nodes*; the number that the status will have."""
@@ -193,18 +193,18 @@ class Sprout:
         """Send a request; its number."""
         number, self._next = self._next, self._next + 1
         if self._writer.is_closing():
-            raise Closed("it has ended")
+            raise ConnectionClosed("it has ended")
         self._writer.write("\n".join([request.format(number), *lines, ""]).encode())
         return number
 
     async def response(self, request: str, lines: Any = ()) -> list[ArborNode]:
-        """What a request is answered with; `Refused` where that is a status instead."""
+        """What a request is answered with; `RequestRefused` where that is a status instead."""
         number = self.ask(request, lines)
         async with asyncio.timeout(PATIENCE):
             while (found := await self.read()) is None or found[0] != number:
                 pass
         if isinstance(found[1], int):
-            raise Refused(f"status {found[1]} to {request.format(number)}")
+            raise RequestRefused(f"status {found[1]} to {request.format(number)}")
         return found[1]
 
     async def read(self) -> tuple[int, list[ArborNode] | int] | None:
@@ -229,7 +229,7 @@ class Sprout:
     async def _line(self) -> str:
         line = await self._reader.readline()
         if not line.endswith(b"\n"):
-            raise Closed("it has ended")
+            raise ConnectionClosed("it has ended")
         return line.decode()
 
     async def _node(self) -> ArborNode:
@@ -242,7 +242,7 @@ def line_of(node: ArborNode) -> str:
     return f"{node.id} {urlsafe_b64encode(node.raw).rstrip(b'=').decode()}"
 
 
-class Wallet:
+class SigningKey:
     """A Streamr publisher's key."""
 
     def __init__(self, number: int) -> None:
@@ -267,7 +267,7 @@ class Wallet:
 
 
 def unsigned(stream: str, place: tuple[int, int], chain: str, content: str) -> list[Any]:
-    """A message that nobody signed."""
+    """An unsigned message."""
     return [32, [stream, 0, *place, "", chain], None, 27, 0, 0, None, content, None, 0, None]
 
 
@@ -275,7 +275,7 @@ def _keccak(data: bytes) -> bytes:
     return keccak.new(data=data, digest_bits=256).digest()
 
 
-async def quietly(work: Any) -> None:
+async def until_disconnected(work: Any) -> None:
     """Do *work* as long as its connection lives."""
     try:
         await work

@@ -1,4 +1,4 @@
-"""The faults of a life: what is done to a running gateway, and what it owes while they last and after them."""
+"""The faults of a life: what is done to a running gateway, and what it has to do meanwhile and afterwards."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .checks import Served, first_message, ready, reported, say, served, whole
-from .ledger import Ledger, Said
+from .checks import HistoryMessage, check_history, first_message, publish, ready, reported, served
+from .connections import ConnectionClosed, HttpConnection, RequestRefused, Socket, abort, until_disconnected
+from .fork_server import GatewayProcess
+from .ledger import Ledger, SentMessage
 from .load import CHANNELS
-from .nursery import Running
-from .plan import Blow
+from .plan import GatewayFault
 from .shim import Call, Kind
-from .wires import Closed, Http, Refused, Socket, hang_up, quietly
 
 RECOVERY = 10.0  # seconds after which messages are taken again; `log.RETRY` is 1
 HALVES = (b"", b"POST /v1/chan", b"GET /relay HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n")
-LOOKS = 3  # at what retention has left
+READ_CHECKS = 3  # at what retention has left
 REMOVING = 0.05  # seconds from when messages leave the index until their file goes
-CROWD = 12  # connections that say half of something
+HALF_OPEN = 12  # connections that send half a request
 FLOOD, FLOOD_SIZE = 100, 60_000  # messages that a slow reader does not read, and characters of each
 SYNCS = (0.005, 0.03)  # seconds that a slow disk takes longer
 
-# What the shim is told, by kind of blow: which files, which calls, and whether the log can take nothing meanwhile.
-STRIKES: dict[str, tuple[Kind, tuple[Call, ...], bool]] = {
+# What the shim is told, by kind of fault: which files, which calls, and whether the log can take nothing meanwhile.
+SYSTEM_CALLS: dict[str, tuple[Kind, tuple[Call, ...], bool]] = {
     "full disk": (Kind.LOG, (Call.WRITE,), True),
     "bad write": (Kind.LOG, (Call.WRITE,), True),
     "bad sync": (Kind.LOG, (Call.SYNC,), True),
@@ -47,51 +47,51 @@ STRIKES: dict[str, tuple[Kind, tuple[Call, ...], bool]] = {
 REPORTED = {Kind.LOG: ("disk", "retention"), Kind.INDEX: ("index", "retention")}  # of which `/metrics` counts more
 
 
-class Look(NamedTuple):
+class HistoryRead(NamedTuple):
     """A history that was *found*, and the sequences that had been *accepted* before."""
 
     channel: str
-    found: list[Served]
+    found: list[HistoryMessage]
     accepted: dict[str, int | None]
 
-    def may_lack(self, said: Said) -> bool:
+    def may_lack(self, sent: SentMessage) -> bool:
         """Whether it was accepted only since then, or once more."""
-        return said.token not in self.accepted or self.accepted[said.token] != said.seq
+        return sent.token not in self.accepted or self.accepted[sent.token] != sent.seq
 
 
-class Trouble:
-    """Strikes one gateway, and writes into the *ledger* what it does not bear."""
+class FaultInjector:
+    """Injects faults into one gateway, and records in the *ledger* which promises it breaks."""
 
-    def __init__(self, running: Running, ledger: Ledger, chance: random.Random, name: str) -> None:
+    def __init__(self, running: GatewayProcess, ledger: Ledger, chance: random.Random, name: str) -> None:
         self._running = running
         self._control = running.control
         self._ledger = ledger
         self._chance = chance
         self._name = name
         self._probes = 0
-        self._http = Http(running.http)
-        self._looks: list[Look] = []
+        self._http = HttpConnection(running.http)
+        self._reads: list[HistoryRead] = []
 
-    async def strike(self, blow: Blow) -> None:
-        """Let *blow* happen, look at the gateway meanwhile, and see it go on afterwards."""
+    async def inject(self, fault: GatewayFault) -> None:
+        """Let *fault* happen, look at the gateway meanwhile, and see it go on afterwards."""
         async with self._http:
             await self._http.connect()
-            if blow.kind in STRIKES:
-                await self._fail(blow)
+            if fault.kind in SYSTEM_CALLS:
+                await self._fail(fault)
             else:
-                await {"pause": self._pause, "clock": self._clock, "descriptors": self._descriptors}[blow.kind](blow)
-            await self._goes_on(blow)
-            await self._were_whole()
+                await {"pause": self._pause, "clock": self._clock, "descriptors": self._descriptors}[fault.kind](fault)
+            await self._check_recovery(fault)
+            await self._check_reads()
 
     @asynccontextmanager
-    async def weather(self, kinds: tuple[str, ...]) -> AsyncIterator[None]:
-        """What lasts for the whole life."""
-        tasks = [asyncio.create_task(self._weather(kind), name=kind) for kind in kinds if kind != "calm"]
+    async def conditions(self, kinds: tuple[str, ...]) -> AsyncIterator[None]:
+        """Conditions that last for the whole life."""
+        tasks = [asyncio.create_task(self._apply_condition(kind), name=kind) for kind in kinds if kind != "calm"]
         try:
             yield
             flooded = [task for task in tasks if task.get_name() == "slow reader"]
             if flooded and (await asyncio.wait(flooded, timeout=RECOVERY))[1]:
-                self._ledger.complain("who reads waits for who does not")
+                self._ledger.add_violation("who reads waits for who does not")
         finally:
             for task in tasks:
                 task.cancel()
@@ -99,29 +99,29 @@ class Trouble:
                 if isinstance(result, Exception):
                     raise result
 
-    # Blows
+    # Faults
 
-    async def _fail(self, blow: Blow) -> None:
-        kind, calls, refusing = STRIKES[blow.kind]
-        halves = blow.kind == "short write"
+    async def _fail(self, fault: GatewayFault) -> None:
+        kind, calls, refusing = SYSTEM_CALLS[fault.kind]
+        halves = fault.kind == "short write"
         before = self._control.failures(kind, *calls)
         known = await reported(self._http)
         for call in calls:
-            self._control.fail(kind, call, blow.error, halves=halves)
-        end = time.monotonic() + blow.seconds
+            self._control.fail(kind, call, fault.error, halves=halves)
+        end = time.monotonic() + fault.seconds
         if refusing:
             while self._control.failures(kind, *calls) == before and time.monotonic() < end:
                 await asyncio.sleep(0.005)
-            await self._is_refused()
-        elif blow.kind in ("no file", "bad read"):
-            await self._look()
+            await self._check_refusal()
+        elif fault.kind in ("no file", "bad read"):
+            await self._read_histories()
         await asyncio.sleep(max(0.0, end - time.monotonic()))
         self._control.heal()
         failed = self._control.failures(kind, *calls) - before
-        if failed and blow.error and blow.kind not in ("bad read", "no file"):
-            await self._is_reported(blow.kind, REPORTED[kind], known)
+        if failed and fault.error and fault.kind not in ("bad read", "no file"):
+            await self._check_report(fault.kind, REPORTED[kind], known)
 
-    async def _is_refused(self) -> None:
+    async def _check_refusal(self) -> None:
         """Nothing can be written: no message is accepted, and /readyz is 503 once that was noticed."""
         end = time.monotonic() + RECOVERY
         token = self._probe()
@@ -133,70 +133,70 @@ class Trouble:
                     unready = (await self._http.ask("GET", "/readyz"))[0] == 503
                 await asyncio.sleep(0.02)
             if not unready:
-                self._ledger.complain("the log cannot be written, and /readyz is 200")
+                self._ledger.add_violation("the log cannot be written, and /readyz is 200")
             if asking.done() and asking.result() == 201:
-                self._ledger.complain(f"{token} was accepted while the log could not be written")
+                self._ledger.add_violation(f"{token} was accepted while the log could not be written")
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _read_histories(self) -> None:
         """Ask for the histories while the log cannot be read: an answer has everything, or is an error."""
-        accepted = {said.token: said.seq for said in self._ledger.accepted}
+        accepted = {sent.token: sent.seq for sent in self._ledger.accepted}
         for channel in CHANNELS:
-            with suppress(OSError, Refused):
+            with suppress(OSError, RequestRefused):
                 found, _ = await served(self._http, channel)
-                self._looks.append(Look(channel, found, accepted))
+                self._reads.append(HistoryRead(channel, found, accepted))
 
-    async def _were_whole(self) -> None:
+    async def _check_reads(self) -> None:
         """What was answered then had everything that was accepted before, and that retention has left since.
 
         What the log tells of that can lag behind, as long as it takes to remove a file.
         """
-        for _ in range(LOOKS if self._ledger.keeping else 1):
-            if not (wrong := await self._lacking()):
+        for _ in range(READ_CHECKS if self._ledger.retention_runs else 1):
+            if not (wrong := await self._missing_from_reads()):
                 break
         for complaint in wrong:
-            self._ledger.complain(f"an answer was not whole: {complaint}")
-        self._looks.clear()
+            self._ledger.add_violation(f"an answer was not complete: {complaint}")
+        self._reads.clear()
 
-    async def _lacking(self) -> list[str]:
+    async def _missing_from_reads(self) -> list[str]:
         """What the answers lacked."""
         ledger = self._ledger
-        held = Ledger(ledger.said, ledger.nodes, ledger.chains, again=ledger.again, look=ledger.look)
-        if self._looks and ledger.keeping:
+        held = Ledger(ledger.messages, ledger.nodes, ledger.chains, resent=ledger.resent, locate=ledger.locate)
+        if self._reads and ledger.retention_runs:
             await asyncio.sleep(REMOVING)
-            held.keep(*await first_message(self._http))
-        for look in self._looks:
-            held.excused = {said.token for said in ledger.said.values() if look.may_lack(said)}
-            # Retention may have taken what was said again, which was then accepted once more after the look.
-            held.excused |= ledger.again if ledger.keeping else set()
-            whole(held, look.channel, [each for each in look.found if each.seq >= held.kept])
-        return held.wrong
+            held.record_retention(*await first_message(self._http))
+        for read in self._reads:
+            held.damaged = {sent.token for sent in ledger.messages.values() if read.may_lack(sent)}
+            # Retention may have taken a message that was sent again, which was then accepted once more after that read.
+            held.damaged |= ledger.resent if ledger.retention_runs else set()
+            check_history(held, read.channel, [each for each in read.found if each.seq >= held.first_retained])
+        return held.violations
 
-    async def _pause(self, blow: Blow) -> None:
+    async def _pause(self, fault: GatewayFault) -> None:
         self._running.signal(signal.SIGSTOP)
-        await asyncio.sleep(blow.seconds)
+        await asyncio.sleep(fault.seconds)
         self._running.signal(signal.SIGCONT)
 
-    async def _clock(self, blow: Blow) -> None:
-        self._control.clock(blow.amount)
-        await asyncio.sleep(blow.seconds)
+    async def _clock(self, fault: GatewayFault) -> None:
+        self._control.clock(fault.amount)
+        await asyncio.sleep(fault.seconds)
         self._control.clock(0)
 
-    async def _descriptors(self, blow: Blow) -> None:
+    async def _descriptors(self, fault: GatewayFault) -> None:
         """The process has as many descriptors as it may have."""
         before = resource.prlimit(self._running.pid, resource.RLIMIT_NOFILE)
         used = len(list(Path(f"/proc/{self._running.pid}/fd").iterdir()))
         resource.prlimit(self._running.pid, resource.RLIMIT_NOFILE, (used, before[1]))
-        await self._look()
-        await asyncio.sleep(blow.seconds)
+        await self._read_histories()
+        await asyncio.sleep(fault.seconds)
         resource.prlimit(self._running.pid, resource.RLIMIT_NOFILE, before)
 
-    # What it owes
+    # Checks
 
-    async def _goes_on(self, blow: Blow) -> None:
-        """After *blow* messages are taken again, and the gateway says so."""
+    async def _check_recovery(self, fault: GatewayFault) -> None:
+        """After *fault* messages are accepted again, and the gateway is ready."""
         end = time.monotonic() + RECOVERY
         status = 0
         while status != 201 and time.monotonic() < end:
@@ -204,13 +204,13 @@ class Trouble:
                 status = await self._ask(self._probe())
             await asyncio.sleep(0.02)
         if status != 201:
-            self._ledger.complain(f"after {blow.kind} no message is taken any more: {status}")
+            self._ledger.add_violation(f"after {fault.kind} no message is accepted any more: {status}")
             return
         with suppress(OSError):
             if not await ready(self._http, max(1.0, end - time.monotonic())):
-                self._ledger.complain(f"after {blow.kind} /readyz stays 503")
+                self._ledger.add_violation(f"after {fault.kind} /readyz stays 503")
 
-    async def _is_reported(self, kind: str, counted: tuple[str, ...], before: Counter[str]) -> None:
+    async def _check_report(self, kind: str, counted: tuple[str, ...], before: Counter[str]) -> None:
         """More faults are *counted* than there were *before*, of one kind or another."""
         end = time.monotonic() + RECOVERY
         while time.monotonic() < end:
@@ -219,26 +219,26 @@ class Trouble:
                 if any(now[each] > before[each] for each in counted):
                     return
             await asyncio.sleep(0.02)
-        self._ledger.complain(f"unreported: {kind}")
+        self._ledger.add_violation(f"unreported: {kind}")
 
     def _probe(self) -> str:
         self._probes += 1
         return f"probe{self._name}.{self._probes}"
 
     async def _ask(self, token: str) -> int:
-        async with Http(self._running.http) as http:
-            return await say(http, self._ledger, token)
+        async with HttpConnection(self._running.http) as http:
+            return await publish(http, self._ledger, token)
 
-    # Weather
+    # Conditions
 
-    async def _weather(self, kind: str) -> None:
+    async def _apply_condition(self, kind: str) -> None:
         work: dict[str, Callable[[], Awaitable[None]]] = {
             "slow disk": self._slow_disk,
             "slow reader": self._slow_reader,
             "half-open": self._half_open,
             "churn": self._churn,
         }
-        await quietly(work[kind]())
+        await until_disconnected(work[kind]())
 
     async def _slow_disk(self) -> None:
         seconds = self._chance.uniform(*SYNCS)
@@ -247,11 +247,11 @@ class Trouble:
             await asyncio.sleep(0.05)
 
     async def _slow_reader(self) -> None:
-        """One peer does not read while much is said; another, which does, hears all of it."""
+        """One peer does not read while many messages are published; another, which reads, receives all of them."""
         async with (
             Socket(self._running.http, "/relay") as lazy,
             Socket(self._running.http, "/relay") as good,
-            Socket(self._running.http, "/relay") as talker,
+            Socket(self._running.http, "/relay") as client,
         ):
             for peer in (lazy, good):
                 await peer.send(json.dumps({"type": 2, "topic": "flood"}))
@@ -262,30 +262,30 @@ class Trouble:
             refused: list[int] = []
             async with asyncio.TaskGroup() as tasks:
                 listening = [
-                    tasks.create_task(self._flooded(peer, told)) for peer, told in ((good, heard), (talker, refused))
+                    tasks.create_task(self._flooded(peer, told)) for peer, told in ((good, heard), (client, refused))
                 ]
                 for number in range(FLOOD):
-                    await talker.send(json.dumps({"type": 6, "topic": "flood", "n": number, "text": "x" * FLOOD_SIZE}))
+                    await client.send(json.dumps({"type": 6, "topic": "flood", "n": number, "text": "x" * FLOOD_SIZE}))
                 while len(heard) + len(refused) < FLOOD:
                     await asyncio.sleep(0.02)
                 for task in listening:
                     task.cancel()
             if heard != sorted(set(heard)):
-                self._ledger.complain(f"a good reader beside a slow one heard {heard}")
+                self._ledger.add_violation(f"a good reader beside a slow one heard {heard}")
 
     @staticmethod
     async def _flooded(peer: Socket, told: list[int]) -> None:
-        """Note the numbers of what *peer* is told, be it a message or that one of its own was refused."""
+        """Note the numbers of the messages that *peer* receives, and of its own that are refused."""
         while True:
             frame = await peer.receive()
             if frame["type"] == 6:
                 told.append(frame.get("n", 0))
 
     async def _half_open(self) -> None:
-        """Connections that say half of something and then nothing; some are torn down."""
+        """Connections that send half a request and then nothing; some are reset."""
         kept = []
         try:
-            for number in range(CROWD):
+            for number in range(HALF_OPEN):
                 address = self._running.sprout if number % 3 == 0 else self._running.http
                 host, _, port = address.rpartition(":")
                 _, writer = await asyncio.open_connection(host, int(port))
@@ -297,12 +297,12 @@ class Trouble:
             await asyncio.sleep(60)
         finally:
             for writer in kept:
-                hang_up(writer)
+                abort(writer)
 
     async def _churn(self) -> None:
         """Peers that come and go."""
         while True:
-            with suppress(Closed, OSError, TimeoutError):
+            with suppress(ConnectionClosed, OSError, TimeoutError):
                 async with Socket(self._running.http, "/relay") as peer:
                     await peer.send(json.dumps({"type": 2, "topic": self._chance.choice(CHANNELS)}))
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Everybody who talks and listens at a cluster, and goes on at another gateway every now and then."""
+"""Clients that publish and listen at a cluster, and reconnect to another gateway every few seconds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.clients import ArborNode
+from tests.faults.harness.connections import ConnectionClosed, RequestRefused, Socket, Sprout, until_disconnected
+from tests.faults.harness.fork_server import GatewayProcess
 from tests.faults.harness.ledger import Ledger, token_of
-from tests.faults.harness.load import BACK, CHANNELS, STREAMR, Crowd, Talker, author, streamr_content
-from tests.faults.harness.nursery import Running
-from tests.faults.harness.wires import Closed, Refused, Socket, Sprout, quietly
+from tests.faults.harness.load import (
+    CHANNELS,
+    RECONNECT_SECONDS,
+    STREAMR,
+    ClientTask,
+    LoadClients,
+    author,
+    streamr_content,
+)
 
 REPEATED = 3  # messages that a Streamr client publishes again when it connects again
 CLOCKS = 400_000  # ms by which the times of messages may differ from the order in which they were accepted
@@ -21,16 +29,16 @@ NODES = 2_000  # that a Sprout client asks for when it connects again
 REFUSALS = frozenset({"congested", "unavailable", "too-many-requests", "outcome-unknown"})
 
 
-class RoamingCrowd(Crowd):
+class RoamingClients(LoadClients):
     """Clients of a cluster; each stays *stay* seconds at a gateway, from and to. *where* gives one that runs.
 
-    Whoever listens hears everything, however often it goes elsewhere: what it missed it asks for, as its protocol has
-    it. On the topic relay there is no history: what a connection hears there is a part of the channel without a hole.
+    Listeners receive everything, however often they reconnect: they request what they missed, as their protocol has it.
+    The topic relay has no history: a connection receives a part of the channel without a gap.
     """
 
     def __init__(
         self,
-        where: Callable[[], Running],
+        where: Callable[[], GatewayProcess],
         ledger: Ledger,
         chance: random.Random,
         stay: tuple[float, float],
@@ -42,51 +50,51 @@ class RoamingCrowd(Crowd):
         self.relay_heard: list[dict[str, list[str]]] = []  # of each connection, by channel
         self._streamr_last: dict[str, int] = {}  # ms, by channel
 
-    def listeners(self) -> list[Talker]:
+    def listeners(self) -> list[ClientTask]:
         """Those of every gateway, and pages."""
         return [*super().listeners(), *(self._of(self.page_listener, channel) for channel in CHANNELS)]
 
-    def talkers(self) -> list[Talker]:
+    def publishers(self) -> list[ClientTask]:
         """Those of every gateway, and a page."""
-        return [*super().talkers(), self.page]
+        return [*super().publishers(), self.page]
 
     def may_refuse(self, code: int) -> bool:
         """Whether an announce may be answered with the status *code*."""
         return code == 1
 
-    async def _again(self, talker: Talker, over: Callable[[], bool]) -> None:
+    async def _reconnect(self, client: ClientTask, over: Callable[[], bool]) -> None:
         while not over():
-            await quietly(self._for_a_while(talker))
-            await asyncio.sleep(BACK)
+            await until_disconnected(self._for_a_while(client))
+            await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _for_a_while(self, talker: Talker) -> None:
+    async def _for_a_while(self, client: ClientTask) -> None:
         async with asyncio.timeout(None if self.over else self._chance.uniform(*self._stay)):
-            await talker()
+            await client()
 
-    # Who talks
+    # Publishers
 
     async def page(self) -> None:
         """Messages by /v1/ws; what was not answered is published again with its key."""
         connection = self._connection()
-        unanswered = [said for said in self.ledger.said.values() if said.protocol == "page" and not said.accepted]
+        unanswered = [sent for sent in self.ledger.messages.values() if sent.protocol == "page" and not sent.accepted]
         async with Socket(self.running.http, "/v1/ws") as socket:
             while not self.over:
-                said = unanswered.pop() if unanswered else self._said("page", keyed=True)
-                said.text = None  # it is decoded with the rest of the order
-                self.ledger.say(connection, said)
-                order = {"type": "publish", "request": said.token, "channel": said.channel, "idempotencyKey": said.key}
-                await socket.send(json.dumps(order | {"content": said.content}))
-                answer = await socket.answer(lambda frame: frame.get("request") == said.token)  # noqa: B023
+                sent = unanswered.pop() if unanswered else self._new_message("page", keyed=True)
+                sent.text = None  # it is decoded with the rest of the order
+                self.ledger.add(connection, sent)
+                order = {"type": "publish", "request": sent.token, "channel": sent.channel, "idempotencyKey": sent.key}
+                await socket.send(json.dumps(order | {"content": sent.content}))
+                answer = await socket.answer(lambda frame: frame.get("request") == sent.token)  # noqa: B023
                 if answer["type"] == "published":
-                    self.ledger.accept(said, answer["sequence"], answer["id"])
+                    self.ledger.record_accept(sent, answer["sequence"], answer["id"])
                 elif answer["problem"]["code"] not in REFUSALS:
-                    self.ledger.complain(f"a publish by /v1/ws was answered with {answer}")
+                    self.ledger.add_violation(f"a publish by /v1/ws was answered with {answer}")
                 await self._pause(connection)
 
-    # Who listens
+    # Listeners
 
     async def page_listener(self, channel: str) -> None:
-        """A page that subscribes behind what it heard last."""
+        """A page that subscribes after the last message that it received."""
         listener = f"page of {channel}"
         async with Socket(self.running.http, "/v1/ws") as socket:
             last = self.ledger.latest.get(listener, 0)
@@ -94,15 +102,15 @@ class RoamingCrowd(Crowd):
             while True:
                 frame = await socket.receive()
                 if frame["type"] == "message":
-                    self.ledger.show(listener, channel, frame["sequence"], frame["content"])
+                    self.ledger.record_event(listener, channel, frame["sequence"], frame["content"])
                     self._note(listener, frame["content"])
                 elif frame["type"] == "gap":
-                    self.ledger.skip(channel, frame["after"], frame["before"])
+                    self.ledger.record_gap(channel, frame["after"], frame["before"])
                 elif frame["type"] == "error":
-                    raise Closed(str(frame))
+                    raise ConnectionClosed(str(frame))
 
     async def relay_listener(self) -> None:
-        """A peer of the topic relay; each connection hears a part of the channel."""
+        """A peer of the topic relay; each connection receives a part of the channel."""
         heard: dict[str, list[str]] = {channel: [] for channel in CHANNELS}
         self.relay_heard.append(heard)
         async with Socket(self.running.http, "/relay") as socket:
@@ -112,7 +120,7 @@ class RoamingCrowd(Crowd):
                 frame = await socket.receive()
                 if frame["type"] == 6:
                     own = {name: value for name, value in frame.items() if name not in ("type", "topic", "src")}
-                    self._hear(frame["topic"], own)
+                    self._record_delivery(frame["topic"], own)
                     heard[frame["topic"]].append(token_of(own))
 
     async def streamr_listener(self) -> None:
@@ -126,19 +134,19 @@ class RoamingCrowd(Crowd):
             while True:
                 frame = await socket.receive()
                 if frame[1] == 7:
-                    raise Closed(str(frame))
+                    raise ConnectionClosed(str(frame))
                 if frame[1] in (0, 1):
-                    self._streamr_hear(frame[3], resent if frame[1] == 1 else None)
+                    self._streamr_received(frame[3], resent if frame[1] == 1 else None)
 
-    def _streamr_hear(self, message: list[Any], resent: set[str] | None) -> None:
+    def _streamr_received(self, message: list[Any], resent: set[str] | None) -> None:
         channel, content = message[1][0], streamr_content(message)
         token = token_of(content)
         if resent is not None:
             if token in resent:
-                self.ledger.complain(f"one resend has {token} twice")
+                self.ledger.add_violation(f"one resend has {token} twice")
             resent.add(token)
         self._streamr_last[channel] = max(message[1][2], self._streamr_last.get(channel, 0))
-        self._hear(channel, content)
+        self._record_delivery(channel, content)
         self._note("streamr", content)
 
     async def sprout_listener(self) -> None:
@@ -151,7 +159,7 @@ class RoamingCrowd(Crowd):
                 if reply is None or reply.community not in names or reply.keys & {"activity/1", "channel/1"}:
                     return
                 content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
-                self._hear(names[reply.community], content)
+                self._record_delivery(names[reply.community], content)
                 self._note("sprout", content)
 
             sprout.on_node = node
@@ -160,8 +168,8 @@ class RoamingCrowd(Crowd):
             try:
                 for found in await sprout.response(f"list {{}} 2 {NODES}"):
                     node(found)
-            except Refused as refused:
-                raise Closed(str(refused)) from refused
+            except RequestRefused as refused:
+                raise ConnectionClosed(str(refused)) from refused
             await self._read(sprout)
 
     def _note(self, listener: str, content: Any) -> None:

@@ -1,6 +1,6 @@
 """Gateways in processes of their own, started quickly.
 
-Most of a start is importing. One process, the nursery, has imported everything; each gateway is forked from it and
+Most of a start is importing. One process, the fork server, has imported everything; each gateway is forked from it and
 runs what `python -m gateway` runs, with the fault layer below it.
 """
 
@@ -30,7 +30,7 @@ from .shim import Control, library
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
-REAP_SECONDS = 0.02  # between looks at who has ended
+REAP_SECONDS = 0.02  # between checks for gateways that have ended
 ASK_WHERE = signal.SIGUSR2  # a gateway that gets it writes where each of its threads is
 PR_SET_PDEATHSIG = 1
 MODULES = ("gateway.app", "gateway.cli", "gateway.service", "adapters", "uvloop", "uvicorn.loops.uvloop", "httptools")
@@ -41,7 +41,7 @@ class DidNotStart(Exception):
 
 
 @dataclass
-class Running:
+class GatewayProcess:
     """A gateway that runs. *log* is the file it writes its messages to."""
 
     pid: int
@@ -51,7 +51,7 @@ class Running:
     control: Control
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Its messages so far."""
         return self.log.read_text(errors="replace")
 
@@ -80,11 +80,11 @@ class Running:
         self.signal(signal.SIGTERM)
 
 
-class Nursery:
+class ForkServer:
     """The process that gateways are forked from."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.faults.harness.nursery"]
+        command = [sys.executable, "-m", "tests.faults.harness.fork_server"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
         self._process = subprocess.Popen(
             command,
@@ -113,7 +113,7 @@ class Nursery:
 
     async def start(
         self, data: Path, place: Path, settings: dict[str, str], control: Control, *, retain_often: bool = False
-    ) -> Running:
+    ) -> GatewayProcess:
         """Start a gateway on *data*; what it writes goes below *place*. `DidNotStart` where it ends instead.
 
         With *retain_often* it retires and compacts all the time (`frequent_retention`).
@@ -131,7 +131,7 @@ class Nursery:
                 raise DidNotStart(f"it ended with {code}: {(place / 'stderr').read_text(errors='replace')}")
             await asyncio.sleep(0.01)
         ready = json.loads(line)
-        return Running(pid, ready["http"], ready["sprout"], place / "stderr", control)
+        return GatewayProcess(pid, ready["http"], ready["sprout"], place / "stderr", control)
 
     async def ended(self, seconds: float = STOP_SECONDS, pid: int | None = None) -> int:
         """Wait for the end of the gateway with that *pid*, or that was started last; its exit code.
@@ -171,11 +171,11 @@ def _alive(pid: int) -> bool:
     return state != "Z"
 
 
-# Inside of the nursery
+# In the process that forks
 
 
 def main() -> None:
-    """Import the gateway; then fork one for each line of standard input, and say how each ended."""
+    """Import the gateway; then fork one for each line of standard input, and report how each ended."""
     _end_with_parent()
     for name in MODULES:
         importlib.import_module(name)
@@ -203,7 +203,7 @@ def _tell(**what: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Leave nothing behind: whoever started this process may be killed as well."""
+    """End when the parent ends, which may be killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

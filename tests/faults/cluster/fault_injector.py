@@ -1,4 +1,4 @@
-"""The faults of a round: what is done to servers and gateways, and what the cluster owes meanwhile."""
+"""The faults of a round: what is done to servers and gateways, and what the cluster has to do meanwhile."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from typing import Any
 from gateway.commands.cluster_remove import remove_from
 from gateway.commands.common import CommandError
 from gateway.settings.settings import ClusterSettings
-from tests.faults.harness.checks import say
+from tests.faults.harness.checks import publish
+from tests.faults.harness.connections import HttpConnection
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.shim import Call, Kind
-from tests.faults.harness.wires import Http
 
-from .machines import Member, Servers
-from .plan import GATEWAYS, NEWCOMER, SERVERS, Fault
-from .proxy import Proxy
+from .machines import ClusterGateway, Servers
+from .plan import GATEWAYS, NEWCOMER, SERVERS, ClusterFault
+from .proxy import FaultProxy
 
 NOTICED = 20.0  # seconds until a full disk is noticed, and others accept, on a machine that is busy
 RECOVERY = 45.0  # seconds after which every gateway accepts again; NATS servers elect a leader in four to nine
 POLL = 0.05
 
 
-class Trouble:
-    """Strikes the *members* and *servers* of a cluster; what they owe and do not do is written into the *ledger*."""
+class ClusterFaultInjector:
+    """Injects faults into the *members* and *servers* of a cluster, and records broken promises in the *ledger*."""
 
-    def __init__(self, servers: Servers, members: dict[str, Member], ledger: Ledger) -> None:
+    def __init__(self, servers: Servers, members: dict[str, ClusterGateway], ledger: Ledger) -> None:
         self._servers = servers
         self._members = members
         self._ledger = ledger
         self._probes = 0
         self.expected_down: set[str] = set()  # gateways that a fault keeps down
 
-    async def strike(self, fault: Fault) -> None:
-        """Let *fault* happen, and mend it."""
+    async def inject(self, fault: ClusterFault) -> None:
+        """Inject *fault*, and end it."""
         await asyncio.sleep(fault.delay)
         kind, _, what = fault.kind.partition(" ")
-        deeds: dict[str, Callable[[Fault], Awaitable[None]]] = {
+        deeds: dict[str, Callable[[ClusterFault], Awaitable[None]]] = {
             "full disk": self._full_disk,
             "clock": self._clock,
             "no quorum": self._no_quorum,
@@ -51,19 +51,19 @@ class Trouble:
             await deeds[fault.kind](fault)
         elif what in ("gateway", "holder"):
             name = await self._holder() if what == "holder" else fault.victim
-            await self._strike_gateway(kind, name, fault.seconds)
+            await self._disturb_gateway(kind, name, fault.seconds)
         else:
             name = await self._servers.leader() if what == "leader" else fault.victim
-            await self._strike_server(kind, name, fault.seconds)
+            await self._disturb_server(kind, name, fault.seconds)
 
-    async def _strike_gateway(self, kind: str, name: str, seconds: float) -> None:
+    async def _disturb_gateway(self, kind: str, name: str, seconds: float) -> None:
         member = self._members[name]
         if kind in ("kill", "stop"):
             self.expected_down.add(name)
             if kind == "kill":
                 await member.kill()
             elif code := await member.stop():
-                self._ledger.complain(f"gateway {name} stopped with exit code {code}")
+                self._ledger.add_violation(f"gateway {name} stopped with exit code {code}")
             await asyncio.sleep(seconds)
             self.expected_down.discard(name)
         elif kind == "pause":
@@ -71,7 +71,7 @@ class Trouble:
         else:
             await _apart([*member.ways.values()], kind, seconds)
 
-    async def _strike_server(self, kind: str, name: str, seconds: float) -> None:
+    async def _disturb_server(self, kind: str, name: str, seconds: float) -> None:
         server = self._servers.servers[name]
         if kind == "kill":
             await asyncio.to_thread(server.kill)
@@ -91,16 +91,16 @@ class Trouble:
         for process in processes:
             _signal(process, signal.SIGCONT)
 
-    async def _no_quorum(self, fault: Fault) -> None:
+    async def _no_quorum(self, fault: ClusterFault) -> None:
         names = [name for name in SERVERS if name != fault.victim][:2]
         await self._paused([self._servers.servers[name].process for name in names], fault.seconds)
 
     async def _holder(self) -> str:
-        """The gateway whose turn it is, as one of them says; the first one if none does."""
+        """The gateway whose turn it is, as one of them reports; the first one if none does."""
         for member in self._members.values():
             if member.running is not None:
                 with suppress(OSError):
-                    async with asyncio.timeout(1), Http(member.running.http) as http:
+                    async with asyncio.timeout(1), HttpConnection(member.running.http) as http:
                         stats: Any = await http.json("/v1/stats")
                         if stats["cluster"]["turn"] in GATEWAYS:
                             return str(stats["cluster"]["turn"])
@@ -108,14 +108,14 @@ class Trouble:
 
     # What takes one gateway out of service, and not the others
 
-    async def _full_disk(self, fault: Fault) -> None:
+    async def _full_disk(self, fault: ClusterFault) -> None:
         victim = self._members[fault.victim]
         if victim.running is None:
             return
         victim.running.control.fail(Kind.LOG, Call.WRITE, fault.error)
         try:
             await asyncio.sleep(fault.seconds)
-            await self._is_refused(victim)
+            await self._check_refusal(victim)
             for member in self._members.values():
                 if member is not victim and member.running is not None:
                     await self.accepts(member, NOTICED, f"while the disk of {victim.name} is full")
@@ -123,19 +123,19 @@ class Trouble:
             if victim.running is not None:
                 victim.running.control.heal()
 
-    async def _is_refused(self, victim: Member) -> None:
+    async def _check_refusal(self, victim: ClusterGateway) -> None:
         """It is not ready, and accepts nothing, while its log cannot be written."""
         end = time.monotonic() + NOTICED
         while victim.running is not None and time.monotonic() < end:
             with suppress(OSError):
-                async with Http(victim.running.http) as http:
+                async with HttpConnection(victim.running.http) as http:
                     if (await http.ask("GET", "/readyz"))[0] == 503 and await self._probe(http) == 503:
                         return
             await asyncio.sleep(POLL)
         if victim.running is not None:
-            self._ledger.complain(f"the disk of {victim.name} is full, and it is ready or accepts")
+            self._ledger.add_violation(f"the disk of {victim.name} is full, and it is ready or accepts")
 
-    async def _clock(self, fault: Fault) -> None:
+    async def _clock(self, fault: ClusterFault) -> None:
         victim = self._members[fault.victim]
         if (running := victim.running) is None:
             return
@@ -146,7 +146,7 @@ class Trouble:
 
     # A gateway more, and one less
 
-    async def _newcomer(self, _fault: Fault) -> None:
+    async def _newcomer(self, _fault: ClusterFault) -> None:
         newcomer, first = self._members[NEWCOMER], self._members[GATEWAYS[0]]
         if newcomer.running is None:
             shutil.rmtree(newcomer.data, ignore_errors=True)  # it may have been removed, under the same name
@@ -163,27 +163,27 @@ class Trouble:
                     await remove_from(ClusterSettings(url=urls), NEWCOMER)
                     return
 
-    # What every gateway owes
+    # Checks
 
-    async def accepts(self, member: Member, seconds: float, when: str) -> None:
-        """Complain if the gateway does not accept a message within so many *seconds*, as long as it runs."""
+    async def accepts(self, member: ClusterGateway, seconds: float, when: str) -> None:
+        """Record a violation if the gateway does not accept a message within so many *seconds*, as long as it runs."""
         end = time.monotonic() + seconds
         status = 0
         while member.running is not None and time.monotonic() < end:
             with suppress(OSError):
-                async with Http(member.running.http) as http:
+                async with HttpConnection(member.running.http) as http:
                     if (status := await self._probe(http)) == 201:
                         return
             await asyncio.sleep(POLL)
         if member.running is not None:
-            self._ledger.complain(f"gateway {member.name} accepts nothing {when}: {status}")
+            self._ledger.add_violation(f"gateway {member.name} accepts nothing {when}: {status}")
 
-    async def _probe(self, http: Http) -> int:
+    async def _probe(self, http: HttpConnection) -> int:
         self._probes += 1
-        return await say(http, self._ledger, f"probe.{self._probes}")
+        return await publish(http, self._ledger, f"probe.{self._probes}")
 
 
-async def _apart(ways: list[Proxy], kind: str, seconds: float) -> None:
+async def _apart(ways: list[FaultProxy], kind: str, seconds: float) -> None:
     for way in ways:
         way.cut() if kind == "cut" else way.hang()
     await asyncio.sleep(seconds)
