@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .stage import Outcome, Stage
+from .stage import AttackOutcome, Stage
 from .table import BY_NAME
 
 COLUMNS = (
@@ -58,7 +58,7 @@ def main() -> int:
     return int(failed > 0)
 
 
-def _play(name: str, seconds: float, data: Path | None, env: dict[str, str]) -> Outcome:
+def _play(name: str, seconds: float, data: Path | None, env: dict[str, str]) -> AttackOutcome:
     attack = BY_NAME[name]
     with (
         tempfile.TemporaryDirectory(prefix="trellis-", dir=data) as folder,
@@ -68,7 +68,7 @@ def _play(name: str, seconds: float, data: Path | None, env: dict[str, str]) -> 
         return stage.play(attack, seconds, QUIET)
 
 
-def summed(outcomes: Sequence[Outcome]) -> Outcome:
+def summed(outcomes: Sequence[AttackOutcome]) -> AttackOutcome:
     """The *outcomes* of several rounds as one: the round of the median, with the worst of all waits and costs."""
     by_median = sorted(outcomes, key=lambda each: each.wait.moved)
     typical = by_median[len(by_median) // 2]
@@ -81,7 +81,7 @@ def summed(outcomes: Sequence[Outcome]) -> Outcome:
         work=hardest.work,
         where=hardest.where,
         lost=sum(each.lost for each in waits),
-        said=sum(each.said for each in waits),
+        sent=sum(each.sent for each in waits),
     )
     cost = replace(
         typical.cost,
@@ -92,13 +92,13 @@ def summed(outcomes: Sequence[Outcome]) -> Outcome:
     return replace(typical, wait=wait, cost=cost)
 
 
-def judge(outcomes: Sequence[Outcome]) -> list[str]:
+def judge(outcomes: Sequence[AttackOutcome]) -> list[str]:
     """What did not hold: a bound in any of the rounds, or what is asked of an idle machine in all of them together."""
     faults = [f"FAULT {fault}" for each in outcomes for fault in each.faults()]
     return faults + summed(outcomes).strict()
 
 
-def row(outcome: Outcome) -> tuple[str, ...]:
+def row(outcome: AttackOutcome) -> tuple[str, ...]:
     """A line of the table but for its verdict."""
     report, cost, wait = outcome.report, outcome.cost, outcome.wait
     told = ", ".join(f"{words} ({count})" for words, count in report.told.most_common(3))
@@ -112,7 +112,7 @@ def row(outcome: Outcome) -> tuple[str, ...]:
         f"{wait.longest:.0f} ms",
         f"{wait.work:.0f} ms ({wait.where})",
     )
-    return outcome.attack.name, told, drops, *taken, *waited, f"{wait.lost} of {wait.said}"
+    return outcome.attack.name, told, drops, *taken, *waited, f"{wait.lost} of {wait.sent}"
 
 
 def _typical(medians: dict[str, float]) -> float:

@@ -19,23 +19,23 @@ OLD = 60_000  # ms before now, when what is replayed was signed
 VICTIM = "0x" + "ab" * 20
 
 
-def said(*fields: Any) -> bytes:
+def streamr_frame(*fields: Any) -> bytes:
     """The frame of a control message."""
     return served(json.dumps(fields, separators=(",", ":")).encode(), TEXT)
 
 
-class Broker(Dialled):
+class AttackingBroker(Dialled):
     """A connection that the gateway opened, after its first requests were answered as a broker would."""
 
     def __init__(self, stream: socket.socket) -> None:
         super().__init__(stream)
         for n in range(1, ANSWERS):
-            stream.sendall(said(2, 2, f"link {n}", LINKED, 0) + said(2, 6, f"link {n}", LINKED, 0))
+            stream.sendall(streamr_frame(2, 2, f"link {n}", LINKED, 0) + streamr_frame(2, 6, f"link {n}", LINKED, 0))
 
 
 def delivered(row: Any) -> bytes:
     """The frame of a message."""
-    return said(2, 0, "", row)
+    return streamr_frame(2, 0, "", row)
 
 
 def signed(content: str, at: int) -> Any:
@@ -55,7 +55,7 @@ def flood(target: Target, seconds: float) -> Report:
             rows.append([*row[:6], f"0190b3c2-2222-7abc-8def-{n:012d}", *row[7:]])
         return b"".join(map(delivered, rows))
 
-    return attack(target, seconds, feed, Broker)
+    return attack(target, seconds, feed, AttackingBroker)
 
 
 def forged(target: Target, seconds: float) -> Report:
@@ -63,7 +63,7 @@ def forged(target: Target, seconds: float) -> Report:
     now = time.time_ns() // 1_000_000
     genuine = signed('"genuine"', now - OLD)
     listener = websocket(target, STREAMR, subscribe_streamr(LINKED))
-    listener.say(listener.feed)
+    listener.send(listener.feed)
 
     def feed() -> bytes:
         rows = []
@@ -75,7 +75,7 @@ def forged(target: Target, seconds: float) -> Report:
             rows += [genuine, other, changed, moved, claimed]
         return b"".join(map(delivered, rows))
 
-    report = attack(target, seconds, feed, Broker)
+    report = attack(target, seconds, feed, AttackingBroker)
     listener.socket.setblocking(False)
     listener.pull(1 << 20)
     heard = [frame[3][7] for frame in texts(listener.first.partition(b"\r\n\r\n")[2]) if frame[1] == 0]
@@ -93,15 +93,15 @@ def garbage(target: Target, seconds: float) -> Report:
         served(b'[2,0,"",' + b"[" * 190 + b"]" * 190 + b"]"),
         served(b'[2,0,"",' + b"[]," * 300_000 + b"0]"),
         served(b"\xff" * 60_000),
-        said(2, 0, "", [32, ["linked", 0, 1, 0, "", ""], None, 27, 0, 0, None, noise, None, 0, None]),
-        said(2, 7, "x" * 60_000, noise, noise),
+        streamr_frame(2, 0, "", [32, ["linked", 0, 1, 0, "", ""], None, 27, 0, 0, None, noise, None, 0, None]),
+        streamr_frame(2, 7, "x" * 60_000, noise, noise),
     ]
 
     def feed() -> bytes:
         strange = []
         for n, _ in zip(numbers, range(BATCH), strict=False):
-            strange += [said(2, kind, f"sent {n}", f"{n:020d}", 0) for kind in (2, 4, 5, 6, 7)]
+            strange += [streamr_frame(2, kind, f"sent {n}", f"{n:020d}", 0) for kind in (2, 4, 5, 6, 7)]
             strange.append(delivered(message(f"unasked/{n}", "1", n)))
         return b"".join([*fixed, *strange])
 
-    return attack(target, seconds, feed, Broker)
+    return attack(target, seconds, feed, AttackingBroker)

@@ -74,7 +74,7 @@ def upgrade(target: Target, path: str, headers: Headers = NO_HEADERS) -> bytes:
 def websocket(target: Target, path: str, feed: bytes = b"", headers: Headers = NO_HEADERS, *, window: int = 0) -> Raw:
     """An open WebSocket; `first` is the answer to its handshake."""
     raw = Raw(target.http, feed, upgrade(target, path, headers), window=window)
-    raw.first = raw.hear(b"\r\n\r\n")
+    raw.first = raw.receive_until(b"\r\n\r\n")
     return raw
 
 
@@ -112,7 +112,7 @@ def publish(row: Any) -> bytes:
 def http(target: Target, path: str, method: str = "GET", body: bytes = b"", headers: Headers = NO_HEADERS) -> bytes:
     """The whole answer to one request, on a connection of its own."""
     raw = Raw(target.http)
-    raw.say(request(target, path, method, body, {"Connection": "close", **headers}))
-    answer = raw.hear(b"\0no such end\0", 1 << 28)
+    raw.send(request(target, path, method, body, {"Connection": "close", **headers}))
+    answer = raw.receive_until(b"\0no such end\0", 1 << 28)
     raw.socket.close()
     return answer

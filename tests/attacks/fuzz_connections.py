@@ -77,8 +77,8 @@ class Program:
         self._communities = {topic: community_of(target, topic) for topic in TOPICS}
         self._pair = websocket(target, RELAY), websocket(target, RELAY)
         self._said = 0
-        self._pair[1].say(subscribe_relay("honest"))
-        self._pair[1].hear(b"peers")
+        self._pair[1].send(subscribe_relay("honest"))
+        self._pair[1].receive_until(b"peers")
 
     def run(self, steps: int = STEPS) -> None:
         """Make *steps* moves; `Found` tells what is wrong."""
@@ -147,7 +147,7 @@ class Program:
     def ask(self) -> None:
         """Somebody asks for everything, a few times, by REST."""
         peer = Raw(self._target.http)
-        peer.say(request(self._target, f"/v1/channels/{self._chance.choice(self._topics)}/messages?limit=256") * 5)
+        peer.send(request(self._target, f"/v1/channels/{self._chance.choice(self._topics)}/messages?limit=256") * 5)
         peer.socket.setblocking(False)
         self._peers.append(peer)
 
@@ -167,7 +167,7 @@ class Program:
         now = time.time_ns() // 1_000_000
         for n in range(count):
             text = "x" * size
-            speaker.say(publish(message(topic, f'"{text}"', now, n)) if streams else broadcast(topic, text))
+            speaker.send(publish(message(topic, f'"{text}"', now, n)) if streams else broadcast(topic, text))
             if self._pause:
                 time.sleep(self._pause)
             self._read()
@@ -197,7 +197,7 @@ class Program:
         listener.socket.settimeout(SERVED_SECONDS)
         heard = b""
         try:
-            speaker.say(broadcast("honest", str(self._said)))
+            speaker.send(broadcast("honest", str(self._said)))
             while b'"%d"' % self._said not in heard:
                 if not (data := listener.socket.recv(1 << 16)):
                     raise Found("an honest peer was dropped")
@@ -246,7 +246,7 @@ MOVES: Final[dict[str, tuple[Callable[[Program], None], int]]] = {
 
 
 def _after(peer: Raw, text: bytes) -> Raw:
-    peer.say(text)
+    peer.send(text)
     return peer
 
 

@@ -119,7 +119,7 @@ def ids(target: Target, seconds: float) -> Report:
 def _told(target: Target, peer: Raw, text: bytes, report: Report) -> Raw:
     """Send *text* and read the answer; another peer where this one is over."""
     try:
-        peer.say(text)
+        peer.send(text)
         peer.pull(1 << 20)
     except OSError:
         peer.end()
@@ -159,8 +159,8 @@ def arrays(target: Target, seconds: float) -> Report:
     for n in range(ROOM):
         if time.monotonic() > deadline:
             break
-        speaker.say(request(target, f"/v1/channels/arrays%2F{n}/messages", "POST", body))
-        if not (answer := speaker.hear(b"}")):
+        speaker.send(request(target, f"/v1/channels/arrays%2F{n}/messages", "POST", body))
+        if not (answer := speaker.receive_until(b"}")):
             break
         made += b" 201 " in answer[:20]
     report.told[f"{made} channels of a message of 1 MiB"] += 1
@@ -191,23 +191,23 @@ def descriptors(target: Target, seconds: float) -> Report:
     """Connections until there are no descriptors left; meanwhile history and resends are asked for."""
     report = Report()
     fill(target, "whole", 60)
-    asker, streamr = Raw(target.http), websocket(target, STREAMR)
-    crowd = _crowd(target, report)
+    connection, streamr = Raw(target.http), websocket(target, STREAMR)
+    connections = _fill_descriptors(target, report)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        _ask(asker, report, request(target, "/v1/channels/whole/messages?limit=60"), b'"sequence"', b'"next"')
+        _ask(connection, report, request(target, "/v1/channels/whole/messages?limit=60"), b'"sequence"', b'"next"')
         _resend(streamr, report)
         time.sleep(0.2)
-        if asker.ended is not None:
+        if connection.ended is not None:
             break
-    for each in crowd:
+    for each in connections:
         each.socket.close()
     time.sleep(0.5)
     report.hold("it serves again when they are gone", b" 200 " in http(target, "/readyz")[:20])
     return report
 
 
-def _crowd(target: Target, report: Report) -> list[Raw]:
+def _fill_descriptors(target: Target, report: Report) -> list[Raw]:
     """As many connections as there are descriptors for, and some more; each speaks."""
     found = []
     makes: list[Callable[[], Raw]] = [
@@ -225,13 +225,13 @@ def _crowd(target: Target, report: Report) -> list[Raw]:
     return found
 
 
-def _ask(asker: Raw, report: Report, text: bytes, each: bytes, last: bytes) -> None:
+def _ask(connection: Raw, report: Report, text: bytes, each: bytes, last: bytes) -> None:
     """A page of history has all 60, or is refused."""
     try:
-        asker.say(text)
-        answer = asker.hear(last)
+        connection.send(text)
+        answer = connection.receive_until(last)
     except OSError:
-        asker.end()
+        connection.end()
         return
     if b" 200 " in answer[:20]:
         report.hold("a page of history is whole or an error", answer.count(each) == 60)
@@ -243,7 +243,7 @@ def _resend(streamr: Raw, report: Report) -> None:
     if streamr.ended is not None:
         return
     try:
-        streamr.say(frame('[2,11,"r","whole",0,60,null]'))
+        streamr.send(frame('[2,11,"r","whole",0,60,null]'))
         answer, deadline = b"", time.monotonic() + PATIENCE
         while not RESENT.search(answer[-200:]) and time.monotonic() < deadline:
             if not (data := streamr.socket.recv(1 << 16)):

@@ -1,7 +1,7 @@
-"""Honest peers, in a process of their own: a pair of each protocol, whose partners wait for what they say.
+"""Honest peers, in a process of their own: a publisher and a listener of each protocol, who measure delivery times.
 
 `python -m tests.attacks.honest HTTP SPROUT PID [KEY]` prints `ready`. To every line on standard input it answers, when
-nothing is outstanding any more or after `DRAIN` seconds, with all that was said since the last one, as a line of JSON:
+nothing is outstanding any more or after `DRAIN` seconds, with all samples since the last one, as a line of JSON:
 [[kind, when, seconds, work], ...]. `when` is time.monotonic(). `work` is how much CPU time the gateway, process PID,
 took meanwhile: that tells what came first, however busy the machine is. Both are null for what never came.
 """
@@ -20,15 +20,15 @@ from gateway.clients.client import trust
 from gateway.commands.arbor_author import ArborAuthor
 
 INTERVAL = 0.05  # seconds between two messages of a pair; the kinds take turns in it, and none waits for another one's
-MOST = 40  # of a kind under way: 2 seconds' worth; who waits that long says nothing more until it is answered
+MOST = 40  # of a kind under way, 2 seconds' worth; beyond that a publisher waits until one arrives
 DRAIN = 15.0
 AHEAD = 200  # nodes signed before it begins: a signature would hold up the others for a millisecond
 
-Say = Callable[[int], Awaitable[object]]
+Send = Callable[[int], Awaitable[object]]
 Sample = tuple[str, float, float | None, float | None]
 
 
-class Prepared(ArborAuthor):
+class PresignedAuthor(ArborAuthor):
     """An author whose replies were signed beforehand, as long as they last."""
 
     def __init__(self, name: str, community: str) -> None:
@@ -39,31 +39,31 @@ class Prepared(ArborAuthor):
         return super().reply(community, text, {})
 
     def reply(self, community: str, text: str, twig: dict[str, str]) -> ArborNode:
-        """The next one: it says its number."""
+        """The next reply, whose text is its number."""
         number = int(text)
         return self._texts[number] if number < len(self._texts) else super().reply(community, text, twig)
 
 
-class Book:
-    """What was said, when, and when it was heard. *pid* is the gateway."""
+class DeliveryTimes:
+    """When each message was sent and received. *pid* is the gateway."""
 
     def __init__(self, pid: int) -> None:
         self.samples: list[Sample] = []
         self._clock = ~pid << 3 | 2  # of the CPU time of a process, as clock_getcpuclockid(3) makes it
         self._waiting: dict[tuple[str, int], tuple[float, float]] = {}
 
-    def say(self, kind: str, number: int) -> None:
-        """Message *number* is said now."""
+    def sent(self, kind: str, number: int) -> None:
+        """Message *number* is being sent."""
         self._waiting[kind, number] = time.monotonic(), time.clock_gettime(self._clock)
 
     def waiting(self, kind: str) -> int:
         """How many of a *kind* have not come."""
         return sum(1 for each, _ in self._waiting if each == kind)
 
-    def hear(self, kind: str, number: int) -> None:
-        """It is here."""
-        if (said := self._waiting.pop((kind, number), None)) is not None:
-            when, work = said
+    def received(self, kind: str, number: int) -> None:
+        """Message *number* has arrived."""
+        if (sent := self._waiting.pop((kind, number), None)) is not None:
+            when, work = sent
             self.samples.append((kind, when, time.monotonic() - when, time.clock_gettime(self._clock) - work))
 
     async def settle(self) -> list[Sample]:
@@ -76,45 +76,45 @@ class Book:
         return samples
 
 
-async def every(book: Book, kind: str, act: Say, first: float) -> None:
-    """Do something every `INTERVAL` seconds from *first* on (time.monotonic), not waiting for it; never to catch up."""
+async def repeat(times: DeliveryTimes, kind: str, act: Send, first: float) -> None:
+    """Start *act* every `INTERVAL` seconds from *first* on (time.monotonic); neither wait for its end nor catch up."""
     tasks = set[asyncio.Task[None]]()
     due = first
     for number in count():
         await asyncio.sleep(max(0, due - time.monotonic()))
-        if book.waiting(kind) < MOST:
-            book.say(kind, number)
+        if times.waiting(kind) < MOST:
+            times.sent(kind, number)
             task = asyncio.create_task(_done(act, number))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         due += INTERVAL * (1 + max(0, time.monotonic() - due) // INTERVAL)
 
 
-async def _done(act: Say, number: int) -> None:
+async def _done(act: Send, number: int) -> None:
     try:
         await act(number)
     except Exception as error:  # it is lost, and the report says so
         sys.stderr.write(f"honest: {error!r}\n")
 
 
-async def pair(book: Book, kind: str, say: Say, listener: Client, first: float) -> None:
-    """What is said is heard by *listener*."""
+async def pair(times: DeliveryTimes, kind: str, send: Send, listener: Client, first: float) -> None:
+    """Publish by *send*, and receive at *listener*."""
     await listener.subscribe(f"honest/{kind}")
 
-    async def hear() -> None:
+    async def receive() -> None:
         while True:
             content = (await listener.received.get()).content
-            book.hear(kind, int(content["content"]))
+            times.received(kind, int(content["content"]))
 
-    hearing = asyncio.create_task(hear())
+    receiving = asyncio.create_task(receive())
     try:
-        await every(book, kind, say, first)
+        await repeat(times, kind, send, first)
     finally:
-        hearing.cancel()
+        receiving.cancel()
 
 
-class Asker:
-    """A program that asks one thing after another on a connection that it keeps."""
+class KeptConnection:
+    """An HTTP connection that is kept open; requests go one after another."""
 
     def __init__(self, http: str, status: bytes) -> None:
         self._tls = trust() if http.startswith("https") else None
@@ -143,8 +143,8 @@ class Asker:
             raise ValueError((head + body).decode())
 
 
-def saying(speaker: Client) -> Say:
-    """How *speaker* says a number."""
+def publisher(speaker: Client) -> Send:
+    """Publishes a number as *speaker*."""
     return lambda number: speaker.publish(f"honest/{speaker.protocol}", {"content": str(number)})
 
 
@@ -154,38 +154,38 @@ def head(http: str, key: str | None, request: str) -> str:
     return f"{request} HTTP/1.1\r\nHost: {host}\r\n" + (f"Authorization: Bearer {key}\r\n" if key else "")
 
 
-def posting(book: Book, http: str, key: str | None) -> Say:
-    """How a program says a number by REST; that it is accepted is a kind of its own."""
-    asker, first = Asker(http, b"201"), head(http, key, "POST /v1/channels/honest%2Frest/messages")
+def rest_publisher(times: DeliveryTimes, http: str, key: str | None) -> Send:
+    """Publishes a number by REST; acceptance is measured as a kind of its own."""
+    connection, first = KeptConnection(http, b"201"), head(http, key, "POST /v1/channels/honest%2Frest/messages")
 
     async def post(number: int) -> None:
-        book.say("post", number)
+        times.sent("post", number)
         body = f'{{"content":"{number}"}}'
-        await asker.ask(f"{first}Content-Length: {len(body)}\r\n\r\n{body}".encode())
-        book.hear("post", number)
+        await connection.ask(f"{first}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        times.received("post", number)
 
     return post
 
 
-def polling(book: Book, http: str, key: str | None) -> Say:
-    """How somebody looks whether the gateway is ready."""
-    asker, text = Asker(http, b"200"), (head(http, key, "GET /readyz") + "\r\n").encode()
+def readiness_poller(times: DeliveryTimes, http: str, key: str | None) -> Send:
+    """Requests whether the gateway is ready."""
+    connection, text = KeptConnection(http, b"200"), (head(http, key, "GET /readyz") + "\r\n").encode()
 
     async def poll(number: int) -> None:
-        await asker.ask(text)
-        book.hear("readyz", number)
+        await connection.ask(text)
+        times.received("readyz", number)
 
     return poll
 
 
 async def main(http: str, sprout: str, pid: str, key: str | None = None) -> None:
     """Run until standard input ends."""
-    book = Book(int(pid))
+    times = DeliveryTimes(int(pid))
     community = await SproutClient(http, sprout, ArborAuthor("finder"), key).community("honest/sprout")
     speakers = (
         RelayClient(http, key),
         StreamrClient(http, key),
-        SproutClient(http, sprout, Prepared("honest", community), key),
+        SproutClient(http, sprout, PresignedAuthor("honest", community), key),
     )
     listeners: list[Client] = [
         RelayClient(http, key), StreamrClient(http, key), SproutClient(http, sprout, ArborAuthor("b"), key),
@@ -193,18 +193,18 @@ async def main(http: str, sprout: str, pid: str, key: str | None = None) -> None
     ]  # fmt: skip
     for client in (*speakers, *listeners):
         await client.__aenter__()
-    says = [*map(saying, speakers), posting(book, http, key)]
-    begin, kinds = time.monotonic() + INTERVAL, len(says) + 1
-    *times, last = (begin + INTERVAL * n / kinds for n in range(kinds))
+    publishers = [*map(publisher, speakers), rest_publisher(times, http, key)]
+    begin, kinds = time.monotonic() + INTERVAL, len(publishers) + 1
+    *starts, last = (begin + INTERVAL * n / kinds for n in range(kinds))
     tasks = [
-        asyncio.create_task(pair(book, listener.protocol, say, listener, first))
-        for say, listener, first in zip(says, listeners, times, strict=True)
+        asyncio.create_task(pair(times, listener.protocol, send, listener, first))
+        for send, listener, first in zip(publishers, listeners, starts, strict=True)
     ]
-    tasks.append(asyncio.create_task(every(book, "readyz", polling(book, http, key), last)))
+    tasks.append(asyncio.create_task(repeat(times, "readyz", readiness_poller(times, http, key), last)))
     print("ready", flush=True)  # noqa: T201
     try:
         while await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(await book.settle()), flush=True)  # noqa: T201
+            print(json.dumps(await times.settle()), flush=True)  # noqa: T201
             for task in tasks:
                 if task.done():
                     task.result()

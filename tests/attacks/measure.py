@@ -80,7 +80,7 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Wait:
+class HonestImpact:
     """What honest peers noticed: by kind the median in ms, before and during; the longest waits in ms; what was lost.
 
     `work` is the most CPU time in ms that the gateway took while one of them, of the kind `where`, waited: `longest`
@@ -97,7 +97,7 @@ class Wait:
     work: float
     where: str
     lost: int
-    said: int
+    sent: int
 
     @property
     def moved(self) -> float:
@@ -115,7 +115,7 @@ def _moved(before: dict[str, float], during: dict[str, float]) -> float:
     return statistics.median(ratios) - 1 if ratios else 0.0
 
 
-class Honest:
+class HonestProcess:
     """The honest peers' process; everything it measured since the last `take`."""
 
     def __init__(self, arguments: Sequence[str], env: dict[str, str]) -> None:
@@ -126,7 +126,7 @@ class Honest:
         assert self._line() == "ready", "the honest peers did not begin"
 
     def take(self) -> list[Sample]:
-        """What was said and heard since the last time."""
+        """All samples since the last time."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -147,14 +147,16 @@ class Honest:
         return line.strip()
 
 
-def compare(samples: Sequence[Sample], begin: float, end: float) -> Wait:
+def compare(samples: Sequence[Sample], begin: float, end: float) -> HonestImpact:
     """What was noticed of what happened from *begin* to *end* (time.monotonic); all the rest is quiet time."""
     during = [sample for sample in samples if begin <= sample[1] <= end]
     quiet = [sample for sample in samples if not begin <= sample[1] <= end]
     work, where = max(((work * 1000, kind) for kind, *_, work in during if work is not None), default=(0.0, ""))
     lost = sum(sample[2] is None for sample in samples)
     waits = round(_longest(quiet), 1), round(_longest(during), 1), round(work, 1)
-    return Wait(medians(quiet), medians(during), works(quiet), works(during), *waits, where, lost, len(samples))
+    return HonestImpact(
+        medians(quiet), medians(during), cpu_medians(quiet), cpu_medians(during), *waits, where, lost, len(samples)
+    )
 
 
 def _longest(samples: Sequence[Sample]) -> float:
@@ -166,7 +168,7 @@ def medians(samples: Sequence[Sample]) -> dict[str, float]:
     return _medians((kind, seconds) for kind, _, seconds, _ in samples)
 
 
-def works(samples: Sequence[Sample]) -> dict[str, float]:
+def cpu_medians(samples: Sequence[Sample]) -> dict[str, float]:
     """The CPU time of the gateway meanwhile, by kind, in milliseconds."""
     return _medians((kind, work) for kind, *_, work in samples)
 

@@ -33,7 +33,7 @@ class Dialled(Raw):
     def __init__(self, stream: socket.socket, feed: bytes = b"") -> None:
         self._begin(stream, feed)
         stream.settimeout(PATIENCE)
-        head = self.hear(b"\r\n\r\n")
+        head = self.receive_until(b"\r\n\r\n")
         if not head.endswith(b"\r\n\r\n"):
             raise ConnectionError("the gateway had given up this connection")
         key = next(line for line in head.splitlines() if line.lower().startswith(b"sec-websocket-key:"))
@@ -53,7 +53,7 @@ def served(payload: bytes, opcode: int = TEXT, *, final: bool = True) -> bytes:
     return head + payload
 
 
-def said(**fields: object) -> bytes:
+def relay_frame(**fields: object) -> bytes:
     """The frame of a packet."""
     return served(json.dumps(fields, separators=(",", ":")).encode())
 
@@ -64,7 +64,7 @@ def flood(target: Target, seconds: float) -> Report:
 
     def feed() -> bytes:
         return b"".join(
-            said(type=6, topic=LINKED, src=n, text="x" * 50, trellisId=f"0190b3c2-1111-7abc-8def-{n:012d}")
+            relay_frame(type=6, topic=LINKED, src=n, text="x" * 50, trellisId=f"0190b3c2-1111-7abc-8def-{n:012d}")
             for n, _ in zip(numbers, range(BATCH), strict=False)
         )
 
@@ -88,7 +88,7 @@ def garbage(target: Target, seconds: float) -> Report:
 
     def feed() -> bytes:
         topics = [f"{n:020d}" for n, _ in zip(numbers, range(BATCH), strict=False)]
-        strange = [said(type=kind, topic=topic, peers=[]) for topic in topics for kind in (2, 6)]
+        strange = [relay_frame(type=kind, topic=topic, peers=[]) for topic in topics for kind in (2, 6)]
         return b"".join([*fixed, *strange])
 
     return attack(target, seconds, feed)
@@ -102,7 +102,7 @@ def unread(target: Target, seconds: float) -> Report:
         now = dropped
         while now == dropped and time.monotonic() < deadline:
             for _ in range(ROUND):
-                speaker.say(broadcast(LINKED, LARGE))
+                speaker.send(broadcast(LINKED, LARGE))
             now = drops(target)
         if now > dropped:
             dropped = now

@@ -24,7 +24,7 @@ from .client_frames import (
 )
 from .floods import _keccak, sign
 from .target import Report, Target
-from .wire import Raw, gist
+from .wire import Raw, message_words
 
 PAGE = {"Origin": "https://evil.example"}
 VERBS = ("subscribe", "publish", "direct", "history")
@@ -51,16 +51,16 @@ def replay(target: Target, seconds: float) -> Report:
 def _replay(target: Target, report: Report) -> None:
     row, address = _signed("replayed", '"mine"', PrivateKey())
     attacker, witness, friend = (websocket(target, STREAMR) for _ in range(3))
-    witness.say(subscribe_streamr("replayed"))
-    witness.hear(b'"s"')
-    attacker.say(publish(row))
-    witness.hear(b"mine")
+    witness.send(subscribe_streamr("replayed"))
+    witness.receive_until(b'"s"')
+    attacker.send(publish(row))
+    witness.receive_until(b"mine")
     for stream in (f"replayed/@{address}", f"SYSTEM/keyexchange/{address}", "replayed"):
-        attacker.say(subscribe_streamr(stream))
-    attacker.say(publish(message("replayed", '"not mine"', row[1][1] + 1, 1, address)))  # type: ignore[index]
+        attacker.send(subscribe_streamr(stream))
+    attacker.send(publish(message("replayed", '"not mine"', row[1][1] + 1, 1, address)))  # type: ignore[index]
     time.sleep(TURN)
-    friend.say(publish(message(f"replayed/@{address}", '"a secret"', row[1][1] + 2)))  # type: ignore[index]
-    friend.say(publish(message(f"SYSTEM/keyexchange/{address}", '"a key"', row[1][1] + 3)))  # type: ignore[index]
+    friend.send(publish(message(f"replayed/@{address}", '"a secret"', row[1][1] + 2)))  # type: ignore[index]
+    friend.send(publish(message(f"SYSTEM/keyexchange/{address}", '"a key"', row[1][1] + 3)))  # type: ignore[index]
     time.sleep(TURN)
     for peer in (attacker, witness, friend):
         peer.socket.setblocking(False)
@@ -79,14 +79,14 @@ def spoof(target: Target, seconds: float) -> Report:
     while time.monotonic() < deadline:
         a, b, attacker = (websocket(target, RELAY) for _ in range(3))
         for each in (a, b, attacker):
-            each.say(subscribe_relay("spoofed"))
-            each.hear(b"peers")
-        a.say(text_frame({"type": 6, "topic": "spoofed", "who": "a"}))
-        number = _source(b.hear(b'"a"'), "a")
-        attacker.say(text_frame({"type": 6, "topic": "spoofed", "src": number, "who": "attacker"}))
-        report.hold("src is the sender's", _source(b.hear(b'"attacker"'), "attacker") != number)
-        b.say(text_frame({"type": 4, "topic": "spoofed", "dst": number, "who": "a secret"}))
-        a.hear(b"a secret")
+            each.send(subscribe_relay("spoofed"))
+            each.receive_until(b"peers")
+        a.send(text_frame({"type": 6, "topic": "spoofed", "who": "a"}))
+        number = _source(b.receive_until(b'"a"'), "a")
+        attacker.send(text_frame({"type": 6, "topic": "spoofed", "src": number, "who": "attacker"}))
+        report.hold("src is the sender's", _source(b.receive_until(b'"attacker"'), "attacker") != number)
+        b.send(text_frame({"type": 4, "topic": "spoofed", "dst": number, "who": "a secret"}))
+        a.receive_until(b"a secret")
         attacker.socket.setblocking(False)
         attacker.pull(1 << 20)
         report.hold("direct messages go to their addressee alone", b"a secret" not in attacker.first)
@@ -109,23 +109,23 @@ def pages(target: Target, seconds: float) -> Report:
         _refused(report, "a post", http(target, "/v1/channels/web/messages", "POST", b"1", PAGE))
         for path in (RELAY, STREAMR, "/tracker", "/network"):
             raw = Raw(target.http, greeting=upgrade(target, path, headers=PAGE))
-            _refused(report, f"{path} by another page", raw.hear(b"\r\n\r\n"))
+            _refused(report, f"{path} by another page", raw.receive_until(b"\r\n\r\n"))
             raw.account(report)
         for path in ("/v1/channels", "/metrics", "/docs", "/asyncapi.json"):
             raw = Raw(target.http)
-            raw.say(request(target, path).replace(target.host.encode(), b"evil.example"))
-            _refused(report, f"{path} for another host", raw.hear(b"\r\n\r\n"))
+            raw.send(request(target, path).replace(target.host.encode(), b"evil.example"))
+            _refused(report, f"{path} for another host", raw.receive_until(b"\r\n\r\n"))
             raw.account(report)
         raw = Raw(
             target.sprout, greeting=b"POST / HTTP/1.1\r\nHost: evil.example\r\nOrigin: null\r\n\r\nversion 1 0.1\n"
         )
-        report.hold("Sprout answers no browser", b"status 1 0" not in raw.hear(b"status"))
+        report.hold("Sprout answers no browser", b"status 1 0" not in raw.receive_until(b"status"))
         raw.account(report)
     return report
 
 
 def _refused(report: Report, what: str, answer: bytes) -> None:
-    report.told.update(gist(answer[:20]))
+    report.told.update(message_words(answer[:20]))
     report.hold(f"{what} is refused", any(code in answer[:20] for code in (b" 400 ", b" 403 ", b" 421 ")))
 
 
@@ -186,18 +186,18 @@ def _websockets(target: Target, report: Report) -> None:
     }
     for path in (RELAY, STREAMR, "/network", TRACKER_PATH):
         raw = Raw(target.http, greeting=upgrade(target, path + ("&" if "?" in path else "?") + "key=trellis_wrong"))
-        _status(report, f"{path} with a wrong key", raw.hear(b"\r\n\r\n"), b"401")
+        _status(report, f"{path} with a wrong key", raw.receive_until(b"\r\n\r\n"), b"401")
         raw.socket.close()
     for ((path, verb), text), other in product(asked.items(), (None, *VERBS)):
         if other == verb:
             continue
         key = "" if other is None else ("&" if "?" in path else "?") + f"key={target.keys[other]}"
         raw = Raw(target.http, greeting=upgrade(target, path + key))
-        head = raw.hear(b"\r\n\r\n")
-        report.told.update(gist(head))
+        head = raw.receive_until(b"\r\n\r\n")
+        report.told.update(message_words(head))
         if b" 101 " in head[:20]:
-            raw.say(text)
-            answer = raw.hear(b"}" if path == RELAY else b"]")
+            raw.send(text)
+            answer = raw.receive_until(b"}" if path == RELAY else b"]")
             told = b"PermissionDenied" if path == RELAY else b"PERMISSION_DENIED"
             refused = told in answer or b"AUTHENTICATION_FAILED" in answer or b"[2,7," in answer
             report.hold(f"{verb} at {path} with the right to {other} is refused, not {answer[-100:]!r}", refused)
@@ -210,10 +210,10 @@ def _sprout(target: Target, report: Report) -> None:
     community = found.partition(b'"community":"')[2].partition(b'"')[0].decode()
     for text in (f"subscribe 1 {community}", f"leaves_of 1 {community} 10", f"query 1 1\n{community}"):
         raw = Raw(target.sprout, greeting=text.encode() + b"\n")
-        answer = raw.hear(b"\n")
+        answer = raw.receive_until(b"\n")
         refused = answer.startswith((b"status 1 1", b"status 1 4", b"response 1 0")) or not answer
         report.hold(f"{text.split()[0]} by Sprout without a grant is refused, not {answer[:30]!r}", refused)
-        report.told.update(gist(answer))
+        report.told.update(message_words(answer))
         raw.socket.close()
 
 

@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from .client_frames import RELAY, upgrade
 from .target import Report, Target
-from .wire import TURN, Crowd, Raw, drive
+from .wire import TURN, ConnectionSet, Raw, drive
 
 MANY = 1_000
 Make = Callable[[Target], Raw]
@@ -73,18 +73,18 @@ def drip(target: Target, seconds: float) -> Report:
     """Heads of requests a byte a second: every byte comes in time, the head never."""
     report, text = Report(), upgrade(target, RELAY)
     deadline = time.monotonic() + seconds
-    with Crowd(report, 1 << 16) as crowd:
+    with ConnectionSet(report, 1 << 16) as connections:
         for _ in range(MANY // 4):
-            crowd.enter(Raw(target.http))
+            connections.add(Raw(target.http))
         for byte in text:
-            for peer in list(crowd.peers):
+            for peer in list(connections.peers):
                 peer.feed, peer.place, peer.turns = bytes((byte,)), 0, 1
                 peer.push()
             turn = time.monotonic() + 1
             while time.monotonic() < min(turn, deadline):
-                crowd.turn()
-                crowd.part()
+                connections.run_once()
+                connections.remove_dropped()
                 time.sleep(TURN)
-            if not crowd.peers or time.monotonic() > deadline:
+            if not connections.peers or time.monotonic() > deadline:
                 break
     return report

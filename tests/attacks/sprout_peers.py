@@ -22,7 +22,7 @@ SIGNED = 200  # nodes that are made beforehand: a signature takes half a millise
 UNASKED = 1_000  # ids of the gateway's requests that are answered, whether it made them or not
 
 
-class Relay(Raw):
+class AttackingRelay(Raw):
     """A connection that the gateway opened. *answers* are said at once."""
 
     def __init__(self, stream: socket.socket, answers: bytes = b"") -> None:
@@ -41,7 +41,9 @@ def flood(target: Target, seconds: float) -> Report:
     community, author = community_of(target, LINKED), ArborAuthor("relay")
     nodes = [author.reply(community, f"{n}", {}) for n in range(SIGNED)]
     feed = b"".join(lines("announce", n, [node]) for n, node in enumerate(nodes))
-    return attack(target, seconds, lambda: feed, partial(Relay, answers=lines("announce", 9999, [author.identity()])))
+    return attack(
+        target, seconds, lambda: feed, partial(AttackingRelay, answers=lines("announce", 9999, [author.identity()]))
+    )
 
 
 def garbage(target: Target, seconds: float) -> Report:
@@ -58,7 +60,7 @@ def garbage(target: Target, seconds: float) -> Report:
             [*strange, lines("announce", n, [forged_node(node) for node in good[:50]]), lines("announce", n, cut[:50])]
         )
 
-    return attack(target, seconds, feed, partial(Relay, answers=lines("announce", 9999, [author.identity()])))
+    return attack(target, seconds, feed, partial(AttackingRelay, answers=lines("announce", 9999, [author.identity()])))
 
 
 def answers(target: Target, seconds: float) -> Report:
@@ -72,13 +74,13 @@ def answers(target: Target, seconds: float) -> Report:
         begin = next(numbers) * BATCH
         return b"".join(lines("response", id % UNASKED, orphans[:20]) for id in range(begin, begin + BATCH))
 
-    return attack(target, seconds, feed, partial(Relay, answers=lines("response", 0, [author.identity()])))
+    return attack(target, seconds, feed, partial(AttackingRelay, answers=lines("response", 0, [author.identity()])))
 
 
 def endless(target: Target, seconds: float) -> Report:
     """Its answer to the first question says that it has more nodes than anybody, in lines that do not end."""
     chunk = b"A" * (1 << 20)
-    return attack(target, seconds, lambda: chunk, partial(Relay, answers=b"response 0 1024\nSHA512_B32__"))
+    return attack(target, seconds, lambda: chunk, partial(AttackingRelay, answers=b"response 0 1024\nSHA512_B32__"))
 
 
 def silent(target: Target, seconds: float) -> Report:
@@ -89,4 +91,4 @@ def silent(target: Target, seconds: float) -> Report:
     def feed() -> bytes:
         return questions if time.monotonic() - begun < seconds / 2 else b"\n"
 
-    return attack(target, seconds, feed, Relay)
+    return attack(target, seconds, feed, AttackingRelay)

@@ -18,7 +18,7 @@ from gateway.commands.certificates import dev_cert
 from tests.server import Server
 
 from .attack import Attack
-from .measure import Cost, Honest, Meter, Wait, compare
+from .measure import Cost, HonestImpact, HonestProcess, Meter, compare
 from .target import RELAY_HOST, SOURCE, Report, Target
 
 QUIET = 1.0  # seconds before and after an attack, to compare with
@@ -56,13 +56,13 @@ def _prepare(
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttackOutcome:
     """What came of an attack."""
 
     attack: Attack
     report: Report
     cost: Cost
-    wait: Wait
+    wait: HonestImpact
 
     def faults(self) -> list[str]:
         """The bounds that did not hold and never depend on how busy the machine is, but for a generous wait."""
@@ -71,7 +71,7 @@ class Outcome:
         if self.cost.memory > attack.memory:
             found.append(f"{self.cost.memory} MiB of memory, not {attack.memory}")
         if self.wait.lost:
-            found.append(f"{self.wait.lost} of {self.wait.said} honest messages were lost")
+            found.append(f"{self.wait.lost} of {self.wait.sent} honest messages were lost")
         if self.wait.work > attack.patience * 1000:
             found.append(f"the gateway worked {self.wait.work:.0f} ms while an honest peer ({self.wait.where}) waited")
         if attack.dropped is not None:
@@ -107,7 +107,7 @@ class Stage:
         self.target = Target(http, sprout, tls, keys, 0 if self._relay is None else self._relay.fileno())
         url = f"https://{self.server.http}" if "tls" in needs else self.server.http
         key = [keys["honest"]] if keys else []
-        self.honest = Honest(
+        self.honest = HonestProcess(
             [url, self.server.sprout, str(self.server.pid), *key], {name: own[name] for name in own if "SSL" in name}
         )
 
@@ -138,7 +138,7 @@ class Stage:
         """How many connections the gateway has from where attackers come."""
         return sum(bool(each.raddr) and each.raddr.ip == SOURCE for each in self._process.net_connections("tcp"))
 
-    def play(self, attack: Attack, seconds: float, quiet: float = QUIET) -> Outcome:
+    def play(self, attack: Attack, seconds: float, quiet: float = QUIET) -> AttackOutcome:
         """Play *attack* for so long (an attack whose time is given takes that), between two times of *quiet*."""
         self.rest()
         self.honest.take()
@@ -147,7 +147,7 @@ class Stage:
         report = attacked(attack, self.target, attack.seconds or seconds)
         end = time.monotonic()
         cost = meter.read(settle=quiet)
-        return Outcome(attack, report, cost, compare(self.honest.take(), begin, end))
+        return AttackOutcome(attack, report, cost, compare(self.honest.take(), begin, end))
 
 
 def attacked(attack: Attack, target: Target, seconds: float) -> Report:

@@ -51,7 +51,7 @@ LOG = {"TRELLIS_LOG__KEEP_BYTES": str(256 * MIB), "TRELLIS_LOG__SEGMENT_BYTES": 
 
 
 @dataclass(frozen=True)
-class Held:
+class Resources:
     """What the gateway holds between two rounds: memory in MiB."""
 
     memory: float
@@ -61,32 +61,32 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Round:
+class LoadRound:
     """What was played, what was held afterwards, how long an honest peer waited at most meanwhile, in ms, and lost."""
 
     what: str
-    held: Held
+    held: Resources
     longest: float
     kind: str
     lost: dict[str, int]
 
 
-class Hour:
-    """Rounds against one gateway, which follow from *seed*.
+class SteadyLoad:
+    """Rounds of attacks against one gateway, which follow from *seed*.
 
-    *settle* is how long it rests after each, in seconds; *filling* is how much is said and asked for before.
+    *settle* is how long it rests after each, in seconds; *filling* is how many channels are filled and read before.
     """
 
     def __init__(
         self,
         data: Path,
         seed: int,
-        on_round: Callable[[Round], None] = lambda _round: None,
+        on_round: Callable[[LoadRound], None] = lambda _round: None,
         settle: float = SETTLE,
         filling: int = FILLING,
     ) -> None:
-        self.rounds: list[Round] = []
-        self.lost = self.said = 0
+        self.rounds: list[LoadRound] = []
+        self.lost = self.sent = 0
         self.found: list[str] = []
         self._on_round = on_round
         self._settle = settle
@@ -105,7 +105,7 @@ class Hour:
                 what = self._round()
                 self._stage.rest()
                 time.sleep(self._settle)
-                self.rounds.append(Round(what, self._held(), *self._waited()))
+                self.rounds.append(LoadRound(what, self._held(), *self._wait()))
                 self._on_round(self.rounds[-1])
 
     def _round(self) -> str:
@@ -125,23 +125,23 @@ class Hour:
         return ", ".join(names)
 
     def _fill(self, channel: str) -> None:
-        """Say 3 MB on *channel*, and have Arbor ask for all of it."""
+        """Publish 3 MB on *channel*, and request all of it by Sprout."""
         target = self._stage.target
         fill(target, channel, 50)
         peer = Raw(target.sprout, greeting=f"leaves_of 1 {community_of(target, channel)} 1024\n".encode())
-        peer.say(b"list 2 1 1\n")
-        peer.hear(b"response 2 ")
+        peer.send(b"list 2 1 1\n")
+        peer.receive_until(b"response 2 ")
         peer.socket.close()
 
-    def _held(self) -> Held:
+    def _held(self) -> Resources:
         process = self._process
         memory = round(process.memory_info().rss / MIB, 1)
-        return Held(memory, process.num_fds(), process.num_threads(), tasks_of(self._stage.target))
+        return Resources(memory, process.num_fds(), process.num_threads(), tasks_of(self._stage.target))
 
-    def _waited(self) -> tuple[float, str, dict[str, int]]:
+    def _wait(self) -> tuple[float, str, dict[str, int]]:
         """The longest wait of an honest peer since the last time, in ms, and of which kind; what was lost, by kind."""
         samples = self._stage.honest.take()
-        self.said += len(samples)
+        self.sent += len(samples)
         lost = Counter(kind for kind, _, seconds, _ in samples if seconds is None)
         self.lost += lost.total()
         waits = [(round(seconds * 1000), kind) for kind, _, seconds, _ in samples if seconds is not None]
@@ -149,7 +149,7 @@ class Hour:
 
     def faults(self) -> list[str]:
         """What did not stay the same, and what honest peers lost."""
-        lost = [f"{self.lost} of {self.said} honest messages were lost"] * bool(self.lost)
+        lost = [f"{self.lost} of {self.sent} honest messages were lost"] * bool(self.lost)
         return [*self.found, *lost, *grown([each.held for each in self.rounds])]
 
 
@@ -162,12 +162,12 @@ def tasks_of(target: Target) -> int:
         time.sleep(0.2)
 
 
-def grown(held: Sequence[Held]) -> list[str]:
+def grown(held: Sequence[Resources]) -> list[str]:
     """What has a higher median in the last third of what was *held* after the warm-up than in the first."""
     warm = held[int(len(held) * WARM) :]
     third = len(warm) // 3
     found = []
-    for field in fields(Held) if third else ():
+    for field in fields(Resources) if third else ():
         first, last = (
             statistics.median(getattr(each, field.name) for each in part) for part in (warm[:third], warm[-third:])
         )
@@ -181,7 +181,7 @@ def _show(line: str) -> None:
     sys.stdout.flush()
 
 
-def _show_round(each: Round) -> None:
+def _show_round(each: LoadRound) -> None:
     held = ", ".join(f"{value} {name}" for name, value in vars(each.held).items())
     lost = f"; lost: {dict(each.lost)}" if each.lost else ""
     _show(f"{each.what}: {held}; the longest wait {each.longest:.0f} ms ({each.kind}){lost}")
@@ -194,16 +194,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trellis-") as folder:
-        hour = Hour(Path(folder), arguments.seed, _show_round)
+        load = SteadyLoad(Path(folder), arguments.seed, _show_round)
         begin = time.monotonic()
-        hour.run(arguments.minutes * 60)
+        load.run(arguments.minutes * 60)
         minutes = (time.monotonic() - begin) / 60
-    longest = max(each.longest for each in hour.rounds)
-    lines = [f"{len(hour.rounds)} rounds of seed {arguments.seed} in {minutes:.0f} minutes"]
-    lines.append(f"honest peers: {hour.lost} of {hour.said} messages lost, the longest wait {longest:.0f} ms")
-    lines += hour.faults() or ["nothing grew, nothing was lost"]
+    longest = max(each.longest for each in load.rounds)
+    lines = [f"{len(load.rounds)} rounds of seed {arguments.seed} in {minutes:.0f} minutes"]
+    lines.append(f"honest peers: {load.lost} of {load.sent} messages lost, the longest wait {longest:.0f} ms")
+    lines += load.faults() or ["nothing grew, nothing was lost"]
     _show("\n".join(lines))
-    return int(bool(hour.faults()))
+    return int(bool(load.faults()))
 
 
 if __name__ == "__main__":

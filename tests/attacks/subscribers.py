@@ -53,12 +53,12 @@ def many(target: Target, seconds: float) -> Report:
 
 def churn(target: Target, seconds: float) -> Report:
     """Subscribing and unsubscribing, of a channel with many peers in it."""
-    crowd = [websocket(target, WS) for _ in range(200)]
-    for each in crowd:
-        each.say(ask("subscribe", channel="churn"))
+    connections = [websocket(target, WS) for _ in range(200)]
+    for each in connections:
+        each.send(ask("subscribe", channel="churn"))
     feed = (ask("subscribe", channel="churn") + ask("unsubscribe", channel="churn")) * 100
     report = Report()
-    drive([*crowd, *(websocket(target, WS, feed) for _ in range(SPEAKERS))], report, seconds)
+    drive([*connections, *(websocket(target, WS, feed) for _ in range(SPEAKERS))], report, seconds)
     return report
 
 

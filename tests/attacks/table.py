@@ -28,13 +28,13 @@ KEYS, TLS, TRIO, FEW = (frozenset({need}) for need in ("keys", "tls", "trio", "f
 LINK, BROKER, PEER = (frozenset({need}) for need in ("link", "broker", "peer"))  # that the gateway dials
 
 # fmt: off
-# Longest waits and medians are the same for all (`Outcome`); memory is in MiB.
+# Longest waits and medians are the same for all (`AttackOutcome`); memory is in MiB.
 ATTACKS: Final = (
     Attack("nothing", "nobody attacks: to compare with", silent.nothing, brief=False),
     Attack("counting", "another program uses a processor, and leaves the gateway alone: to compare with", silent.count,
            brief=False),
 
-    Attack("silent", "1,000 connections to HTTP and Sprout that say nothing, or half of a head",
+    Attack("silent", "1,000 connections to HTTP and Sprout that send nothing, or half a head",
            silent.wait("http silent", "http half head", "websocket half head", "sprout silent"),
            dropped=DROP, seconds=SILENT),
     Attack("silent-http", "1,000 HTTP connections without a word", silent.wait("http silent"),
@@ -123,13 +123,13 @@ ATTACKS: Final = (
            told=("http 401",)),
     Attack("orphans", "20 Sprout connections announce 70 nodes of 60 kB whose parents are nowhere", hoards.orphans,
            memory=BUDGET),
-    Attack("tracker", "a tracker node in 1,000 streams with others says so again and again", hoards.tracker),
+    Attack("tracker", "a tracker node in 1,000 streams with others reports them again and again", hoards.tracker),
     Attack("descriptors", "connections until there are no descriptors; history is asked for meanwhile",
            hoards.descriptors, needs=FEW),
 
     Attack("link-flood", "a relay that the gateway dials broadcasts at full speed, with ids that it made up",
            relays.flood, needs=LINK),
-    Attack("link-garbage", "it says what nobody asked for, in frames of all sizes and kinds", relays.garbage,
+    Attack("link-garbage", "it sends unrequested messages, in frames of all sizes and kinds", relays.garbage,
            needs=LINK, brief=False),
     Attack("link-unread", "it never reads, while 60 kB are said again and again on a linked channel", relays.unread,
            seconds=UNREAD, needs=LINK, brief=False),
@@ -138,14 +138,14 @@ ATTACKS: Final = (
            needs=BROKER, brief=False),
     Attack("broker-forged", "it replays a signed message in every way, and forges others", brokers.forged,
            needs=BROKER),
-    Attack("broker-garbage", "it says what nobody asked for, in frames of all sizes and kinds", brokers.garbage,
+    Attack("broker-garbage", "it sends unrequested messages, in frames of all sizes and kinds", brokers.garbage,
            needs=BROKER, brief=False),
     Attack("broker-unread", "it never reads, while 60 kB are said again and again on a linked stream", relays.unread,
            seconds=UNREAD, needs=BROKER, brief=False, memory=128),  # see docs/operations.md
 
     Attack("peer-flood", "an Arbor relay that the gateway dials announces good nodes at full speed",
            sprout_peers.flood, needs=PEER, brief=False),
-    Attack("peer-garbage", "it announces forged and broken nodes, and says what is no message", sprout_peers.garbage,
+    Attack("peer-garbage", "it announces forged and broken nodes, and sends invalid messages", sprout_peers.garbage,
            needs=PEER, brief=False),
     Attack("peer-answers", "it answers with nodes that nobody asked for, whose author never comes",
            sprout_peers.answers, needs=PEER, brief=False),

@@ -10,23 +10,23 @@ import pytest
 from tests.waiting import until
 
 from .attack import Attack
-from .house import USUAL, House, house, rows
+from .reused_stage import USUAL, ReusedStage, reused_stage, rows
 from .wire import Raw
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house(tmp_path_factory.mktemp("attacks")) as made:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReusedStage]:
+    with reused_stage(tmp_path_factory.mktemp("attacks")) as made:
         yield made
 
 
 @pytest.mark.parametrize("attack", rows(USUAL[::2]))
-def test_its_bounds_hold(gateway: House, attack: Attack) -> None:
+def test_its_bounds_hold(gateway: ReusedStage, attack: Attack) -> None:
     outcome = gateway.play(attack)
     assert outcome.faults() == [], (outcome.report, outcome.cost, outcome.wait)
 
 
-def test_who_attacked_before_is_gone_when_an_attack_begins(gateway: House) -> None:
+def test_who_attacked_before_is_gone_when_an_attack_begins(gateway: ReusedStage) -> None:
     """What the gateway still reads of them is none of its cost: after `bodies`, `tracker` had up to 135 MiB."""
     gateway.stage.rest()
     before, peer, hung_up = gateway.stage.there, Raw(gateway.stage.target.http), threading.Event()

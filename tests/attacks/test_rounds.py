@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from .__main__ import judge, summed
-from .measure import Cost, Wait
-from .stage import Outcome
+from .measure import Cost, HonestImpact
+from .stage import AttackOutcome
 from .table import BY_NAME
 from .target import Report
 
 
-def outcome(median: float, longest: float = 5.0, lost: int = 0, memory: float = 1.0) -> Outcome:
-    return Outcome(
+def outcome(median: float, longest: float = 5.0, lost: int = 0, memory: float = 1.0) -> AttackOutcome:
+    return AttackOutcome(
         BY_NAME["nothing"],
         Report(),
         Cost(memory, 0.0, 0.1, 0.1, 40, 13),
-        Wait({"rest": 1.0}, {"rest": median}, {}, {}, 3.0, longest, longest / 2, "rest", lost, 100),
+        HonestImpact({"rest": 1.0}, {"rest": median}, {}, {}, 3.0, longest, longest / 2, "rest", lost, 100),
     )
 
 
@@ -27,4 +27,4 @@ def test_a_median_is_judged_over_all_rounds_and_everything_else_in_each() -> Non
         "the longest wait is 300 ms, of 150 ms of work"
     ]
     both = summed([outcome(1.0, lost=1), outcome(1.0, longest=300.0), outcome(1.0)])
-    assert (both.wait.lost, both.wait.said, both.wait.longest) == (1, 300, 300.0)
+    assert (both.wait.lost, both.wait.sent, both.wait.longest) == (1, 300, 300.0)

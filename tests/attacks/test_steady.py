@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .steady import Held, Hour, grown
+from .steady import Resources, SteadyLoad, grown
 
 
 def test_what_grows_is_found() -> None:
-    flat = [Held(100.0 + n % 7, 40 + n % 3, 12, 12 + n % 2) for n in range(40)]
+    flat = [Resources(100.0 + n % 7, 40 + n % 3, 12, 12 + n % 2) for n in range(40)]
     assert grown(flat) == []
     assert grown([]) == []
-    warming = [Held(50.0, 20, 8, 12)] * 10 + flat
+    warming = [Resources(50.0, 20, 8, 12)] * 10 + flat
     assert grown(warming) == [], "what is held at first is not compared"
-    leaking = [Held(100.0 + n, 40 + n, 12 + n // 8, 12 + n) for n in range(40)]
+    leaking = [Resources(100.0 + n, 40 + n, 12 + n // 8, 12 + n) for n in range(40)]
     assert [words.split()[0] for words in grown(leaking)] == ["memory", "descriptors", "threads", "tasks"]
 
 
 def test_rounds_are_played_and_nobody_loses_anything(tmp_path: Path) -> None:
-    hour = Hour(tmp_path, seed=4, settle=0.5, filling=0)
-    hour.run(0.1)
-    assert len(hour.rounds) == 1
-    assert hour.rounds[0].held.tasks > 0
-    assert hour.said > 0
-    assert hour.faults() == []
+    load = SteadyLoad(tmp_path, seed=4, settle=0.5, filling=0)
+    load.run(0.1)
+    assert len(load.rounds) == 1
+    assert load.rounds[0].held.tasks > 0
+    assert load.sent > 0
+    assert load.faults() == []

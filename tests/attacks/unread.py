@@ -24,7 +24,7 @@ from .client_frames import (
     websocket,
 )
 from .target import Report, Target
-from .wire import NARROW, PATIENCE, TURN, Crowd, Raw, drive
+from .wire import NARROW, PATIENCE, TURN, ConnectionSet, Raw, drive
 
 LARGE = "x" * 60_000
 ROUND = 200  # messages of 60 kB, said one at a time, until the next reader comes
@@ -63,8 +63,8 @@ def _rounds(target: Target, seconds: float, path: str, subscribe: bytes, frames:
         silent = websocket(target, path, window=NARROW)
         reader, speaker = websocket(target, path), websocket(target, path)
         for each in (silent, reader):
-            each.say(subscribe)
-            each.hear(b"]" if path == STREAMR else b"}")
+            each.send(subscribe)
+            each.receive_until(b"]" if path == STREAMR else b"}")
         _say(speaker, frames(), reader)
         _await_end(silent)
         silent.account(report)
@@ -89,7 +89,7 @@ def _say(speaker: Raw, frames: Iterable[bytes], reader: Raw | None = None) -> No
         reader.socket.setblocking(False)
     for each in frames:
         try:
-            speaker.say(each)
+            speaker.send(each)
         except OSError:
             return
         if reader is not None:
@@ -104,7 +104,7 @@ def sprout(target: Target, seconds: float) -> Report:
         Raw(target.sprout, greeting=f"subscribe 1 {community}\n".encode(), window=NARROW) for _ in range(READERS)
     ]
     for reader in readers:
-        reader.hear(b"status 1 0")
+        reader.receive_until(b"status 1 0")
     speaker = websocket(target, RELAY)
     while time.monotonic() < deadline:
         _say(speaker, [broadcast("unread/sprout", LARGE)] * 20)
@@ -131,8 +131,8 @@ def fill(target: Target, channel: str, count: int = 70) -> None:
     speaker = Raw(target.http)
     one = request(target, f"/v1/channels/{quote(channel, safe='')}/messages", "POST", f'"{LARGE}"'.encode())
     for _ in range(count):
-        speaker.say(one)
-        speaker.hear(b'"sequence"')
+        speaker.send(one)
+        speaker.receive_until(b'"sequence"')
     speaker.socket.close()
 
 
@@ -204,13 +204,13 @@ def slowly(target: Target, seconds: float) -> Report:
     rows = [publish(message("slow", f'"{LARGE}"', now, n)) for n in range(10_000 // 4)]
     speaker = websocket(target, STREAMR)
     deadline, waiting = time.monotonic() + seconds, iter(rows)
-    with Crowd(report, TRICKLE) as crowd:
+    with ConnectionSet(report, TRICKLE) as connections:
         for each in slow:
-            crowd.enter(each)
+            connections.add(each)
         while time.monotonic() < deadline:
-            speaker.say(next(waiting))
-            crowd.turn()
-            crowd.part()
+            speaker.send(next(waiting))
+            connections.run_once()
+            connections.remove_dropped()
     speaker.socket.close()
     return report
 

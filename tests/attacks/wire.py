@@ -58,13 +58,13 @@ class Raw:
         """For selectors."""
         return self.socket.fileno()
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send *data*, however long that takes."""
         self.socket.settimeout(PATIENCE)
         self.socket.sendall(data)
         self.sent += len(data)
 
-    def hear(self, until: bytes, most: int = 1 << 26) -> bytes:
+    def receive_until(self, until: bytes, most: int = 1 << 26) -> bytes:
         """Read until *until* has come, or the end."""
         self.socket.settimeout(PATIENCE)
         found = b""
@@ -111,23 +111,23 @@ class Raw:
         if self.ended is None:
             self.ended = time.monotonic()
 
-    def look(self) -> None:
-        """Whether the gateway has ended it, which who never reads learns in no other way."""
+    def check(self) -> None:
+        """Check whether the gateway has ended it, which a connection that never reads learns in no other way."""
         if self.ended is None and self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != ESTABLISHED:
             self.end()
 
     def account(self, report: Report) -> None:
-        """Hang up and say what became of it."""
+        """Close it, and add its figures to *report*."""
         self.socket.close()
         report.connections += 1
         report.sent += self.sent
         report.received += self.received
         if self.ended is not None:
             report.dropped.append(round(self.ended - self.begun, 2))
-        report.told.update(gist(self.first if len(self.first) < KEPT else self.first + self.last))
+        report.told.update(message_words(self.first if len(self.first) < KEPT else self.first + self.last))
 
 
-def gist(data: bytes) -> Iterator[str]:
+def message_words(data: bytes) -> Iterator[str]:
     """What the answers in *data* say."""
     for found in TELLING.finditer(data):
         kind, value = str(found.lastgroup), found[found.lastgroup or 0]
@@ -148,22 +148,22 @@ def drive(
     In the place of one that was dropped comes what *again* makes. It ends before its time when all are gone.
     """
     deadline = time.monotonic() + seconds
-    with Crowd(report, reads) as crowd:
+    with ConnectionSet(report, reads) as connections:
         for peer in peers:
-            crowd.enter(peer)
-        while crowd.peers and time.monotonic() < deadline and not enough():
-            crowd.turn()
-            for _ in range(crowd.part()):
+            connections.add(peer)
+        while connections.peers and time.monotonic() < deadline and not enough():
+            connections.run_once()
+            for _ in range(connections.remove_dropped()):
                 if again is None or time.monotonic() > deadline:
                     break
                 try:
-                    crowd.enter(again())
+                    connections.add(again())
                 except OSError:
                     report.told["no connection"] += 1
 
 
-class Crowd:
-    """Connections that are driven together; what became of them goes to *report*."""
+class ConnectionSet:
+    """Connections that are driven together; their outcomes go to *report*."""
 
     def __init__(self, report: Report, reads: int) -> None:
         self.peers: dict[Raw, None] = {}
@@ -171,7 +171,7 @@ class Crowd:
         self._reads = reads
         self._selector = selectors.DefaultSelector()
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> ConnectionSet:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -179,14 +179,14 @@ class Crowd:
             self._leave(peer)
         self._selector.close()
 
-    def enter(self, peer: Raw) -> None:
-        """One more."""
+    def add(self, peer: Raw) -> None:
+        """Add a connection."""
         self.peers[peer] = None
         peer.socket.setblocking(False)
         self._want(peer)
 
-    def turn(self) -> None:
-        """Do for `TURN` seconds what there is to do."""
+    def run_once(self) -> None:
+        """Read and write for `TURN` seconds."""
         deadline = time.monotonic() + TURN
         while (left := deadline - time.monotonic()) > 0:
             for key, ready in self._selector.select(left) if self._selector.get_map() else ():
@@ -197,10 +197,10 @@ class Crowd:
             for peer in self.peers if self._reads else ():
                 peer.pull(self._reads)
 
-    def part(self) -> int:
-        """Let go of those that were dropped; how many that are."""
+    def remove_dropped(self) -> int:
+        """Remove the connections that the gateway dropped; their number."""
         for peer in self.peers:
-            peer.look()
+            peer.check()
         gone = [peer for peer in self.peers if peer.ended is not None]
         for peer in gone:
             self._leave(peer)

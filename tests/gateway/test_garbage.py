@@ -123,10 +123,10 @@ def test_long_answers_to_peers_that_vanished_leave_no_messages(tmp_path: Path) -
         community = community_of(target, "pages")
         for _ in range(CONNECTIONS):
             resend = websocket(target, STREAMR, window=NARROW)
-            resend.say(frame('[2,11,"r","pages",0,1000,null]'))
+            resend.send(frame('[2,11,"r","pages",0,1000,null]'))
             nodes = Raw(target.sprout, greeting=f"leaves_of 1 {community} 1024\n".encode(), window=NARROW)
             for peer in (resend, nodes):
-                peer.hear(b"x", most=1)
+                peer.receive_until(b"x", most=1)
                 peer.socket.close()
         garbage = look()
     assert garbage["bytes"] < CONNECTIONS * 10_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .attack import Attack
-from .stage import Outcome, Stage
+from .stage import AttackOutcome, Stage
 from .table import ATTACKS, OPEN
 
 SECONDS = 1.2  # that an attack goes on, where any time will do
@@ -20,8 +20,8 @@ USUAL = [attack for attack in BRIEF if not attack.needs and not attack.seconds]
 SPECIAL = [attack for attack in BRIEF if attack.needs or attack.seconds]
 
 
-class House:
-    """A gateway that is attacked again and again; after a fault there comes another one."""
+class ReusedStage:
+    """A gateway that is attacked again and again, and replaced after a fault."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self._folder = folder
@@ -32,13 +32,13 @@ class House:
 
     @property
     def stage(self) -> Stage:
-        """The gateway of now; another one where the last had a fault."""
+        """The gateway; a new one if the last had a fault."""
         if self._stage is None:
             self._count += 1
             self._stage = Stage(self._folder / str(self._count), self._needs, self._env).__enter__()
         return self._stage
 
-    def play(self, attack: Attack) -> Outcome:
+    def play(self, attack: Attack) -> AttackOutcome:
         """Play *attack*."""
         self._needs = attack.needs
         try:
@@ -61,9 +61,9 @@ class House:
 
 
 @contextmanager
-def house(folder: Path, env: dict[str, str] | None = None) -> Iterator[House]:
+def reused_stage(folder: Path, env: dict[str, str] | None = None) -> Iterator[ReusedStage]:
     """One that is closed at the end."""
-    made = House(folder, env or {})
+    made = ReusedStage(folder, env or {})
     try:
         yield made
     finally:
