@@ -52,15 +52,15 @@ def _built(package: str) -> tuple[Path | None, str]:
 
 
 class Arbor:
-    """The program in a process of its own; `heard` is all it said that nobody has asked for yet.
+    """The program in a process of its own; `events` are those that it reported and no test has read yet.
 
-    `ready` is what it said first, `log` what it wrote to standard error, with every request that failed.
+    `ready` is its first event, `log` what it wrote to standard error, with every request that failed.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._errors = asyncio.create_task(self._read_errors())
-        self.heard: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
         self.ready: dict[str, Any] = {}
         self.log = ""
 
@@ -76,22 +76,22 @@ class Arbor:
         """The next event of that name with those fields; the others are kept."""
         wanted = {"event": event, **fields}
         while True:
-            for place, line in enumerate(self.heard):
+            for place, line in enumerate(self.events):
                 if wanted.items() <= line.items():
-                    return self.heard.pop(place)
-            self.heard.append(await self._line())
+                    return self.events.pop(place)
+            self.events.append(await self._line())
 
     async def settle(self, quiet: float = 1.0) -> None:
         """Read until nothing more comes."""
         while True:
             try:
-                self.heard.append(await asyncio.wait_for(self._line(), quiet))
+                self.events.append(await asyncio.wait_for(self._line(), quiet))
             except TimeoutError:
                 return
 
     def ids(self, event: str) -> list[str]:
-        """The ids of the nodes that were heard of in such events, in order."""
-        return [line["id"] for line in self.heard if line["event"] == event]
+        """The ids of the nodes in such events, in order."""
+        return [line["id"] for line in self.events if line["event"] == event]
 
     async def end(self) -> None:
         """End it, and read what it still wrote."""

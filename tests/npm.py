@@ -20,7 +20,7 @@ WAIT = 30.0  # seconds for anything that a client does
 
 
 class NodeClient:
-    """A client: it takes commands and tells events, both lines of JSON."""
+    """A client: it takes commands and reports events, both lines of JSON."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -30,20 +30,20 @@ class NodeClient:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": verb, **fields}).encode() + b"\n")
 
-    async def told(self, event: str) -> Any:
-        """The next *event*; an end or an error is one that nobody expected."""
+    async def next_event(self, event: str) -> Any:
+        """The next *event*; an end or an error before it fails the test."""
         assert self._process.stdout is not None
         while line := await asyncio.wait_for(self._process.stdout.readline(), WAIT):
             found = json.loads(line)
             assert found["event"] not in {"error", "disconnected", "closed"} - {event}, found
             if found["event"] == event:
                 return found
-        raise AssertionError(f"the client ended before it told {event!r}")
+        raise AssertionError(f"the client ended before it reported {event!r}")
 
     async def subscribe(self, **where: Any) -> None:
-        """Hear what *where* says, in the words of the client."""
+        """Subscribe to *where*, which is in the client's own terms."""
         self.do("subscribe", **where)
-        await self.told("subscribed")
+        await self.next_event("subscribed")
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ async def node_client(script: str, *arguments: str) -> AsyncIterator[NodeClient]
     )
     try:
         client = NodeClient(process)
-        await client.told("ready")
+        await client.next_event("ready")
         yield client
         client.do("quit")
         await asyncio.wait_for(process.wait(), WAIT)

@@ -113,18 +113,21 @@ def test_a_conversation_with_one_s_keyboard(visitors: Visitors, server: Server, 
             heard = await relay.next()
             assert (heard.content, heard.direct) == ({"content": "psst"}, True)
             await shoot(page, "talk-1280-light")
-
-            await go(page, "Trace")
-            await tab_to(page, "Channel")
-            await enter(page, "garden")
-            await expect(page.locator("[role=status]", has_text="What is published now is traced.")).to_be_visible()
-            await relay.publish("garden", {"content": "traced"})
-            await expect(page.locator("tbody a")).to_have_count(2)  # its time, and its sender
-            time = await page.locator("tbody a").first.inner_text()
-            await go(page, time)
-            await expect(page.locator("main")).to_contain_text("On disk")
+            await follow_a_trace(page, relay)
 
     visitors.run(scenario)
+
+
+async def follow_a_trace(page: Page, relay: RelayClient) -> None:
+    await go(page, "Trace")
+    await tab_to(page, "Channel")
+    await enter(page, "garden")
+    await expect(page.locator("[role=status]", has_text="What is published now is traced.")).to_be_visible()
+    await relay.publish("garden", {"content": "traced"})
+    await expect(page.locator("tbody a")).to_have_count(2)  # its time, and its sender
+    time = await page.locator("tbody a").first.inner_text()
+    await go(page, time)
+    await expect(page.locator("main")).to_contain_text("On disk")
 
 
 def bearer(key: str) -> dict[str, str]:

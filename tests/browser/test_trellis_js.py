@@ -50,7 +50,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 async def heard(client: NodeClient, kind: str) -> Any:
     """What the client hears next of this *kind*."""
-    while (event := await client.told("heard"))["kind"] != kind:
+    while (event := await client.next_event("heard"))["kind"] != kind:
         pass
     return event["body"]
 
@@ -113,22 +113,22 @@ def test_two_pages_talk(server: Server) -> None:
             await bob.subscribe(where="talk")
             number = (await heard(alice, "joined"))["number"]
             alice.do("publish", channel="talk", content={"text": "héllo \U0001f333"})
-            receipt = (await alice.told("published"))["receipt"]
+            receipt = (await alice.next_event("published"))["receipt"]
             both = [await heard(bob, "message"), await heard(bob, "message")]
             assert sorted(each.get("pattern", "") for each in both) == ["", "ta*"]
             assert {(each["id"], each["content"]["text"]) for each in both} == {(receipt["id"], "héllo \U0001f333")}
             alice.do("direct", channel="talk", peer=number, content="psst")
             assert (await heard(bob, "direct"))["content"] == "psst"
             alice.do("presence", channel="talk")
-            assert number in [peer["number"] for peer in (await alice.told("peers"))["peers"]]
+            assert number in [peer["number"] for peer in (await alice.next_event("peers"))["peers"]]
             alice.do("history", channel="talk", range={"newestFirst": True, "limit": 1})
-            assert [each["id"] for each in (await alice.told("page"))["messages"]] == [receipt["id"]]
+            assert [each["id"] for each in (await alice.next_event("page"))["messages"]] == [receipt["id"]]
             alice.do("direct", channel="talk", peer=10**9, content="nobody")
-            assert (await alice.told("refused"))["code"] == "unknown-peer"
+            assert (await alice.next_event("refused"))["code"] == "unknown-peer"
             alice.do("publish", channel="talk", content="x" * (1 << 20))
-            assert (await alice.told("refused"))["code"] == "content-too-long"
+            assert (await alice.next_event("refused"))["code"] == "content-too-long"
             bob.do("subscribe", where="talk")
-            assert (await bob.told("refused"))["code"] == "subscribed"
+            assert (await bob.next_event("refused"))["code"] == "subscribed"
             bob.do("unsubscribe", where="talk")
             assert (await heard(alice, "left"))["number"] == number
 
@@ -145,12 +145,12 @@ def test_nothing_is_missing_or_twice_when_the_gateway_is_killed(tmp_path: Path) 
                 await reader.subscribe(where="talk")
                 await reader.subscribe(where={"pattern": "ta*"})
                 writer.do("publish", channel="talk", contents=contents[:300])
-                await writer.told("published")
+                await writer.next_event("published")
                 server.kill()
                 writer.do("publish", channel="talk", contents=contents[300:])
                 with restarted(server) as again, httpx.Client(base_url=f"http://{again.http}") as http:
                     http.post("/v1/channels/talk/messages", json="end").raise_for_status()
-                    receipts = [(await writer.told("published"))["receipt"]["sequence"] for _ in contents[1:]]
+                    receipts = [(await writer.next_event("published"))["receipt"]["sequence"] for _ in contents[1:]]
                     found: dict[str, list[Any]] = {"channel": [], "pattern": []}
                     while any(len(each) <= len(contents) for each in found.values()):
                         message = await heard(reader, "message")
@@ -170,12 +170,12 @@ def test_a_gateway_that_is_silent_is_left_and_found_again(server: Server) -> Non
             await client.subscribe(where="still")
             server.process.send_signal(signal.SIGSTOP)
             try:
-                assert (await client.told("state"))["state"] == "waiting"
+                assert (await client.next_event("state"))["state"] == "waiting"
                 client.do("direct", channel="still", peer=1, content="late")
-                assert (await client.told("refused"))["code"] == "timeout"
+                assert (await client.next_event("refused"))["code"] == "timeout"
             finally:
                 server.process.send_signal(signal.SIGCONT)
-            while (await client.told("state"))["state"] != "open":
+            while (await client.next_event("state"))["state"] != "open":
                 pass
             client.do("publish", channel="still", content="again")
             assert (await heard(client, "message"))["content"] == "again"
@@ -191,16 +191,16 @@ def test_what_is_refused_says_why_and_is_not_tried_for_ever(tmp_path: Path) -> N
 
         async def scenario() -> None:
             async with page(server, key="wrong") as stranger:
-                state = await stranger.told("state")
+                state = await stranger.next_event("state")
                 assert (state["state"], state["code"]) == ("closed", "unknown-key")
                 stranger.do("publish", channel="a", content=1)
-                assert (await stranger.told("refused"))["code"] == "closed"
+                assert (await stranger.next_event("refused"))["code"] == "closed"
             async with page(server, key=ada) as client:
                 client.do("subscribe", where="b")
-                assert (await client.told("refused"))["code"] == "forbidden"
+                assert (await client.next_event("refused"))["code"] == "forbidden"
                 await client.subscribe(where="a")
                 keys.remove("ada")
                 assert await heard(client, "ended") == "unknown-key"
-                assert (await client.told("state"))["code"] == "unknown-key"
+                assert (await client.next_event("state"))["code"] == "unknown-key"
 
         run(scenario)

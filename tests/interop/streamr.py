@@ -19,23 +19,23 @@ PAIR = {"publicKey": VECTOR["publicKey"], "privateKey": VECTOR["privateKey"]}
 STRICT = {"verifySignatures": "always"}
 ALL = ("2.2.7", "3.2.1", "4.1.6", "5.1.0")
 UTF16 = ALL[:2]  # those that count what they sign in UTF-16 units
-ENDS = frozenset({"error", "disconnected"})  # events that nobody expects unless they are asked for
+ENDS = frozenset({"error", "disconnected"})  # events that fail a test unless it waits for them
 
 
-class Genuine:
-    """One client. `events` are what it told, in order."""
+class GenuineClient:
+    """One client. `events` are those that it reported, in order."""
 
-    def __init__(self, crew: Crew, name: str, version: str) -> None:
-        self.crew, self.name, self.version = crew, name, version
+    def __init__(self, pool: ClientPool, name: str, version: str) -> None:
+        self.pool, self.name, self.version = pool, name, version
         self.events: asyncio.Queue[Any] = asyncio.Queue()
-        self.expected: set[str] = set()  # errors that were told: version 5 tells them once more
+        self.expected: set[str] = set()  # errors that were reported: version 5 reports them once more
 
     def do(self, verb: str, **fields: Any) -> None:
         """Give it a command."""
-        self.crew.write({"client": self.name, "do": verb, **fields})
+        self.pool.write({"client": self.name, "do": verb, **fields})
 
-    async def told(self, event: str, wait: float = WAIT) -> Any:
-        """The next *event*; an end or an error is one that nobody expected."""
+    async def next_event(self, event: str, wait: float = WAIT) -> Any:
+        """The next *event*; an end or an error before it fails the test."""
         while True:
             found = await asyncio.wait_for(self.events.get(), wait)
             if found["event"] == "error" and found["message"] in self.expected:
@@ -47,28 +47,28 @@ class Genuine:
     async def done(self, verb: str, event: str, **fields: Any) -> Any:
         """Give it a command, and wait for the *event* that ends it."""
         self.do(verb, **fields)
-        return await self.told(event)
+        return await self.next_event(event)
 
     async def subscribe(self, stream: str, partition: int = 0) -> None:
-        """Hear a stream partition."""
+        """Subscribe to a stream partition."""
         await self.done("subscribe", "subscribed", stream=stream, partition=partition)
 
     async def publish(self, stream: str, content: Any, **fields: Any) -> None:
-        """Say something, and wait until the client has sent it."""
+        """Publish a message, and wait until the client has sent it."""
         await self.done("publish", "published", stream=stream, content=content, **fields)
 
-    async def hears(self, *contents: Any) -> list[Any]:
+    async def expect_messages(self, *contents: Any) -> list[Any]:
         """The next messages, which must have these *contents* and signatures."""
-        found = [await self.told("message") for _ in contents]
+        found = [await self.next_event("message") for _ in contents]
         assert [message["content"] for message in found] == list(contents), self.version
         assert all(message["signed"] for message in found)
         return found
 
-    async def resent(self, stream: str, resend: dict[str, Any], partition: int = 0) -> list[Any]:
-        """The contents of a resend, asked for in the client's own words."""
-        return [message["content"] for message in await self.recalls(stream, resend, partition)]
+    async def resend_contents(self, stream: str, resend: dict[str, Any], partition: int = 0) -> list[Any]:
+        """The contents of a resend; *resend* is in the client's own terms."""
+        return [message["content"] for message in await self.resend_messages(stream, resend, partition)]
 
-    async def recalls(self, stream: str, resend: dict[str, Any], partition: int = 0) -> list[Any]:
+    async def resend_messages(self, stream: str, resend: dict[str, Any], partition: int = 0) -> list[Any]:
         """The messages of a resend."""
         self.do("resend", stream=stream, partition=partition, resend=resend)
         messages = []
@@ -80,17 +80,19 @@ class Genuine:
         return messages
 
 
-class Crew:
-    """The process. `open` makes a client of a version."""
+class ClientPool:
+    """Many clients in one Node process. `open` makes a client of a version."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._clients: dict[str, Genuine] = {}
+        self._clients: dict[str, GenuineClient] = {}
         self._names = count()
 
-    async def open(self, server: Server, version: str, key: int = 0, options: dict[str, Any] | None = None) -> Genuine:
+    async def open(
+        self, server: Server, version: str, key: int = 0, options: dict[str, Any] | None = None
+    ) -> GenuineClient:
         """A connected client; *key* 0 is one without a login."""
-        client = Genuine(self, f"{version} {next(self._names)}", version)
+        client = GenuineClient(self, f"{version} {next(self._names)}", version)
         self._clients[client.name] = client
         secret = f"0x{key:064x}" if key else ""
         where = {"url": f"ws://{server.http}/api/v1/ws", "restUrl": f"http://{server.http}/api/v1"}
@@ -98,7 +100,7 @@ class Crew:
         await client.done("open", "ready", version=version, key=secret, options=options, **where)
         return client
 
-    async def each(self, server: Server, key: int, options: dict[str, Any] | None = None) -> list[Genuine]:
+    async def each(self, server: Server, key: int, options: dict[str, Any] | None = None) -> list[GenuineClient]:
         """A client of each version; their keys begin with *key*."""
         opening = (self.open(server, version, number, options) for number, version in enumerate(ALL, key))
         return list(await asyncio.gather(*opening))
@@ -118,16 +120,16 @@ class Crew:
 
 
 @asynccontextmanager
-async def clients() -> AsyncIterator[Crew]:
+async def clients() -> AsyncIterator[ClientPool]:
     """A process for genuine clients."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         "node", "streamr.cjs", cwd=NODE, stdin=pipe, stdout=pipe, limit=1 << 22
     )
-    crew = Crew(process)
-    reading = asyncio.create_task(crew.read())
+    pool = ClientPool(process)
+    reading = asyncio.create_task(pool.read())
     try:
-        yield crew
+        yield pool
     finally:
         with suppress(ProcessLookupError):
             process.kill()  # a client that makes an RSA key would take seconds to end by itself

@@ -53,7 +53,7 @@ def test_after_something_has_expired(program: Path, tmp_path: Path) -> None:
             path = f"https://{server.http}/v1/channels/woods/messages"
             (await http.post(path, json=answer)).raise_for_status()
             dialling, relay = await loaded(program, server)
-            stored = {line["id"]: line for line in relay.heard if line.get("type") == "reply"}
+            stored = {line["id"]: line for line in relay.events if line.get("type") == "reply"}
             assert said < stored.keys()
             assert not {short, below} & stored.keys()
             (answered,) = [line for line in stored.values() if "an answer" in line["content"]]
@@ -141,7 +141,7 @@ def test_a_relay_that_dialled_in_follows_what_begins_later(program: Path, tmp_pa
                     while True:  # until it follows
                         (await http.post(path.replace("woods", "here"), json={"content": "more"})).raise_for_status()
                         await relay.settle(0.1)
-                        if any(line.get("content") == "more" for line in relay.heard):
+                        if any(line.get("content") == "more" for line in relay.events):
                             break
 
     flags = secure(tmp_path / "certs")
@@ -149,6 +149,21 @@ def test_a_relay_that_dialled_in_follows_what_begins_later(program: Path, tmp_pa
         run(partial(scenario, server))
         assert server.stop() == 0
         assert "Traceback" not in server.log
+
+
+async def converse(http: httpx.AsyncClient, relay: Arbor, client: Arbor, ids: list[str], listed: set[str]) -> None:
+    """Say something in each community; the *client* answers where it is *listed*."""
+    relay.events.clear()
+    for id in ids:
+        path = f"/v1/channels/lobby~{digest_of(id)[:6]}/messages"
+        (await http.post(path, json={"content": id})).raise_for_status()
+        question = await relay.next("stored", type="reply", community=id, content=id)
+        if id in listed:
+            await client.next("stored", id=question["id"])
+            said = await client.do(f"say {question['id']} an answer")
+            await relay.next("stored", id=said["id"])
+            asked, answer = (await http.get(path)).json()["messages"]
+            assert answer["content"] == {"content": "an answer", "inReplyTo": asked["id"]}
 
 
 def test_genuine_programs_follow_ten_thousand_communities_whatever_their_ids(program: Path, tmp_path: Path) -> None:
@@ -174,17 +189,7 @@ def test_genuine_programs_follow_ten_thousand_communities_whatever_their_ids(pro
                 listed = ids & set(client.ids("stored"))
                 assert len(listed) == 1024
                 assert len(listed.intersection(odd)) >= 25
-                relay.heard.clear()
-                for id in odd:
-                    path = f"/v1/channels/lobby~{digest_of(id)[:6]}/messages"
-                    (await http.post(path, json={"content": id})).raise_for_status()
-                    question = await relay.next("stored", type="reply", community=id, content=id)
-                    if id in listed:
-                        await client.next("stored", id=question["id"])
-                        said = await client.do(f"say {question['id']} an answer")
-                        await relay.next("stored", id=said["id"])
-                        asked, answer = (await http.get(path)).json()["messages"]
-                        assert answer["content"] == {"content": "an answer", "inReplyTo": asked["id"]}
+                await converse(http, relay, client, odd, listed)
                 assert not FAILED.findall(client.log)
             assert not FAILED.findall(relay.log)
 

@@ -1,4 +1,4 @@
-"""A genuine Arbor client (sprout-go, forest-go) and a real gateway: they list, subscribe, say and hear.
+"""A genuine Arbor client (sprout-go, forest-go) and a real gateway: they list, subscribe, publish and receive.
 
 The client is in tests/interop/arbor. Where it cannot be built the tests are skipped, unless TRELLIS_REQUIRE_INTEROP=1.
 """

@@ -7,9 +7,10 @@ import json
 import re
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -23,6 +24,7 @@ from tests.forests import write_forest
 from tests.ports import reserved_port
 from tests.server import Server
 
+CHANNEL = "a community 0"
 QUIET = 1.5  # seconds in which nothing more may come
 FAILED = re.compile(r"(?i)^.*(?:couldn't|failed|unable|error|timed out).*$", re.MULTILINE)
 
@@ -139,9 +141,66 @@ async def everybody_hears_once(clients: list[Client], member: Arbor, channel: st
         assert sorted(await heard(client)) == sorted(others)
     await member.settle(QUIET)
     told = Counter(
-        line["content"] for line in member.heard if line["event"] == "stored" and text in line.get("content", "")
+        line["content"] for line in member.events if line["event"] == "stored" and text in line.get("content", "")
     )
     assert told == Counter([f"{text} {n}" for n in range(len(clients))] + [own["content"]])
+
+
+class Triangle(NamedTuple):
+    """The gateways, and what clients of them need; the community is called `CHANNEL`."""
+
+    program: Path
+    authority: Path
+    a: Server
+    b: Server
+    community: str
+
+    async def talk(self, clients: list[Client], member: Arbor, text: str) -> None:
+        """The clients subscribe, and everybody hears everybody once."""
+        for client in clients:
+            await client.subscribe(CHANNEL)
+        await member.do("bootstrap")
+        await everybody_hears_once(clients, member, CHANNEL, self.community, text)
+
+
+async def meet_and_part(triangle: Triangle, relay: Arbor, is_complete: Callable[[], bool]) -> None:
+    """The relay gets everything; then it goes down, and misses something."""
+    async with (
+        RelayClient(triangle.b.http) as first,
+        SecureClient(triangle.a.http, triangle.authority) as second,
+        arbor(triangle.program, relay.ready["plain"]) as member,
+    ):
+        await triangle.talk([first, second], member, "before")
+        await relay.settle(QUIET)
+        assert is_complete()
+        await relay.end()
+        await caught_up(triangle.b, 1)
+        await first.publish(CHANNEL, {"content": "meanwhile"})
+        assert await heard(second) == ["meanwhile"]
+
+
+async def meet_again(triangle: Triangle, flags: tuple[str, ...]) -> None:
+    """The relay comes back where it was, and gets what it missed."""
+    async with (
+        arbor(triangle.program, "relay", *flags) as again,
+        SecureClient(triangle.a.http, triangle.authority) as first,
+        RelayClient(triangle.b.http) as second,
+        arbor(triangle.program, again.ready["plain"]) as member,
+    ):
+        await caught_up(triangle.b, 2)
+        await again.next("stored", content="meanwhile")
+        await triangle.talk([first, second], member, "after")
+
+
+def check_exports(folder: Path, grove: Path, everything: set[str]) -> None:
+    """Both gateways have everything, and the same bytes as the relay's *grove*."""
+    for name in "ab":
+        out = folder / f"out-{name}"
+        trellis("export", "--grove", str(out), "--data", str(folder / name))
+        assert names(out) >= everything
+        for file in out.iterdir():
+            twin = grove / file.name
+            assert not twin.exists() or twin.read_bytes() == file.read_bytes()
 
 
 def test_two_gateways_and_a_genuine_relay_in_a_triangle(program: Path, tmp_path: Path) -> None:
@@ -152,61 +211,28 @@ def test_two_gateways_and_a_genuine_relay_in_a_triangle(program: Path, tmp_path:
     everything = set[str]().union(*map(names, groves.values()))
     flags = secure(tmp_path / "certs")
 
-    authority = tmp_path / "certs/ca.pem"
-
-    async def scenario(a: Server, peers: str, own: tuple[str, ...], relay: Arbor) -> None:
+    async def scenario(a: Server, relay_flags: tuple[str, ...], relay: Arbor) -> None:
         env = {
             "TRELLIS_SPROUT__PEERS": json.dumps([f"tcp://{a.sprout}", relay.ready["tls"]]),
             "TRELLIS_SPROUT__INSECURE": "true",
         }
         with Server(tmp_path / "b", env=env) as b:
             await caught_up(b, 2)
-            community = roots["a"]["a community 0"]
-            async with (
-                RelayClient(b.http) as first,
-                SecureClient(a.http, authority) as second,
-                arbor(program, relay.ready["plain"]) as member,
-            ):
-                for client in (first, second):
-                    await client.subscribe("a community 0")
-                await member.do("bootstrap")
-                await everybody_hears_once([first, second], member, "a community 0", community, "before")
-                await relay.settle(QUIET)
-                assert names(groves["r"]) >= everything
-                # The relay goes down, misses something, and comes back where it was.
-                await relay.end()
-                await caught_up(b, 1)
-                await first.publish("a community 0", {"content": "meanwhile"})
-                assert await heard(second) == ["meanwhile"]
-            async with (
-                arbor(program, "relay", "-peers", peers, *own) as again,
-                SecureClient(a.http, authority) as first,
-                RelayClient(b.http) as second,
-                arbor(program, again.ready["plain"]) as member,
-            ):
-                await caught_up(b, 2)
-                await again.next("stored", content="meanwhile")
-                for client in (first, second):
-                    await client.subscribe("a community 0")
-                await member.do("bootstrap")
-                await everybody_hears_once([first, second], member, "a community 0", community, "after")
+            triangle = Triangle(program, tmp_path / "certs/ca.pem", a, b, roots["a"][CHANNEL])
+            await meet_and_part(triangle, relay, lambda: names(groves["r"]) >= everything)
+            await meet_again(triangle, relay_flags)
             assert b.stop() == 0
             assert "Traceback" not in b.log
 
     async def with_relay(a: Server) -> None:
         ports = [f"127.0.0.1:{reserved_port()}" for _ in range(2)]
         own = ("-grove", str(groves["r"]), "-listen", ports[0], "-plain", ports[1])
-        async with arbor(program, "relay", "-peers", a.ready["sprout_tls"], *own) as relay:
-            await scenario(a, a.ready["sprout_tls"], own, relay)
+        relay_flags = ("-peers", a.ready["sprout_tls"], *own)
+        async with arbor(program, "relay", *relay_flags) as relay:
+            await scenario(a, relay_flags, relay)
 
     with Server(tmp_path / "a", *flags) as a:
         run(partial(with_relay, a))
         assert a.stop() == 0
         assert "Traceback" not in a.log
-    for name in "ab":
-        out = tmp_path / f"out-{name}"
-        trellis("export", "--grove", str(out), "--data", str(tmp_path / name))
-        assert names(out) >= everything
-        for file in out.iterdir():  # the same bytes on all three
-            twin = groves["r"] / file.name
-            assert not twin.exists() or twin.read_bytes() == file.read_bytes()
+    check_exports(tmp_path, groves["r"], everything)

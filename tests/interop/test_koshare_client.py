@@ -42,13 +42,13 @@ def test_two_of_them_hear_each_other_and_send_direct_messages(server: Server) ->
             async with httpx.AsyncClient(base_url=f"http://{server.http}") as client:
                 _, second = (await client.get("/v1/channels/talk/peers")).json()["peers"]
             alice.do("broadcast", topic="talk", body={"text": "héllo \U0001f333", "n": [1, 2.5, None]})
-            heard = (await bob.told("packet"))["packet"]
+            heard = (await bob.next_event("packet"))["packet"]
             assert (heard["text"], heard["n"], heard["type"]) == ("héllo \U0001f333", [1, 2.5, None], 6)
             alice.do("message", topic="talk", dst=second["number"], body={"text": "for you"})
-            direct = (await bob.told("packet"))["packet"]
+            direct = (await bob.next_event("packet"))["packet"]
             assert (direct["type"], direct["dst"], direct["text"]) == (4, second["number"], "for you")
             bob.do("unsubscribe", topic="talk")
-            await bob.told("unsubscribed")
+            await bob.next_event("unsubscribed")
 
     run(scenario)
 
@@ -66,9 +66,9 @@ def test_it_hears_and_is_heard_by_other_protocols(server: Server) -> None:
             for peer in (rest, streamr):
                 assert (await peer.next()).content == {"from": "koshare"}
             await rest.publish("bridge", {"from": "rest"})
-            assert (await client.told("packet"))["packet"]["from"] == "rest"
+            assert (await client.next_event("packet"))["packet"]["from"] == "rest"
             await streamr.publish("bridge", "a string")
-            assert (await client.told("packet"))["packet"]["json"] == "a string"
+            assert (await client.next_event("packet"))["packet"]["json"] == "a string"
 
     run(scenario)
 
@@ -84,7 +84,7 @@ def test_its_reconnecting_form_comes_back_by_itself(tmp_path: Path) -> None:
             for topic in ("one", "two"):
                 await client.subscribe(topic=topic)
             assert servers.pop().stop() == 0
-            await client.told("closed")
+            await client.next_event("closed")
             servers.append(await asyncio.to_thread(Server, tmp_path, "--port", port))
             async with httpx.AsyncClient(base_url=f"http://{servers[0].http}") as rest:
                 for topic in ("one", "two"):
@@ -93,9 +93,9 @@ def test_its_reconnecting_form_comes_back_by_itself(tmp_path: Path) -> None:
                     (
                         await rest.post(f"/v1/channels/{topic}/messages", content=f'{{"to":"{topic}"}}')
                     ).raise_for_status()
-                    assert (await client.told("packet"))["packet"]["to"] == topic
+                    assert (await client.next_event("packet"))["packet"]["to"] == topic
                 client.do("broadcast", topic="one", body={"text": "I am back"})
-                await client.told("sent")
+                await client.next_event("sent")
                 while len(page := (await rest.get("/v1/channels/one/messages")).json()["messages"]) < 2:
                     await asyncio.sleep(0.05)
                 assert page[1]["content"] == {"text": "I am back"}

@@ -23,7 +23,7 @@ from tests.waiting import until
 Start = Callable[..., Server]
 
 
-class Relay:
+class KoshareServer:
     """A genuine server, which keeps its port."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Relay:
 
 
 @pytest.fixture
-def relay() -> Iterator[Relay]:
+def relay() -> Iterator[KoshareServer]:
     require_clients()
-    relay = Relay()
+    relay = KoshareServer()
     yield relay
     relay.kill()
 
@@ -99,7 +99,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_both_sides_hear_each_other(relay: Relay, start: Start, loop: str) -> None:
+def test_both_sides_hear_each_other(relay: KoshareServer, start: Start, loop: str) -> None:
     server = start({"url": relay.url, "channels": ["talk"]}, flags=("--loop", loop))
 
     async def scenario() -> None:
@@ -110,10 +110,10 @@ def test_both_sides_hear_each_other(relay: Relay, start: Start, loop: str) -> No
             heard = await here.next()
             assert heard.content == {"content": "from there"}
             await here.publish("talk", {"content": "from here"})
-            packet = (await there.told("packet"))["packet"]
+            packet = (await there.next_event("packet"))["packet"]
             assert packet["content"] == "from here"
             id = await asyncio.to_thread(publish, server, "talk", "by REST")
-            packet = (await there.told("packet"))["packet"]
+            packet = (await there.next_event("packet"))["packet"]
             assert (packet["json"], packet["trellisId"]) == ("by REST", id)
 
     run(scenario)
@@ -123,7 +123,7 @@ def test_both_sides_hear_each_other(relay: Relay, start: Start, loop: str) -> No
     assert (links(server)[0]["received"], links(server)[0]["sent"]) == (1, 2)
 
 
-def test_patterns_follow_channels_that_begin_later_and_directions_are_kept(relay: Relay, start: Start) -> None:
+def test_patterns_follow_channels_that_begin_later_and_directions_are_kept(relay: KoshareServer, start: Start) -> None:
     both = start({"url": relay.url, "channels": ["news/*"]})
     only_in = start({"url": relay.url, "channels": ["news/today"], "direction": "in"})
     only_out = start({"url": relay.url, "channels": ["news/today"], "direction": "out"})
@@ -139,8 +139,8 @@ def test_patterns_follow_channels_that_begin_later_and_directions_are_kept(relay
     assert contents(only_in, "other") == []
 
 
-def test_messages_keep_their_id_and_come_once(relay: Relay, start: Start) -> None:
-    other = Relay()
+def test_messages_keep_their_id_and_come_once(relay: KoshareServer, start: Start) -> None:
+    other = KoshareServer()
     try:
         peers = [{"url": each.url, "channels": ["talk"]} for each in (relay, other)]
         one, two = start(*peers), start(*peers)  # two ways between them
@@ -158,7 +158,7 @@ def test_messages_keep_their_id_and_come_once(relay: Relay, start: Start) -> Non
         other.kill()
 
 
-def test_ids_that_cannot_be_are_not_believed(relay: Relay, start: Start) -> None:
+def test_ids_that_cannot_be_are_not_believed(relay: KoshareServer, start: Start) -> None:
     server = start({"url": relay.url, "channels": ["talk"]})
     known = publish(server, "talk", "known")
     to_come = known[:24] + f"{int(known[24:], 16) + 1000:012x}"
@@ -180,7 +180,7 @@ def test_ids_that_cannot_be_are_not_believed(relay: Relay, start: Start) -> None
     assert len({message["id"] for message in told}) == 6
 
 
-def test_a_relay_that_restarts_is_dialled_again(relay: Relay, start: Start) -> None:
+def test_a_relay_that_restarts_is_dialled_again(relay: KoshareServer, start: Start) -> None:
     server = start({"url": relay.url, "channels": ["talk"], "direction": "in"})
     relay.kill()
     until(lambda: links(server)[0]["state"] == "waiting")
@@ -196,7 +196,7 @@ def test_a_relay_that_restarts_is_dialled_again(relay: Relay, start: Start) -> N
     run(scenario)
 
 
-def test_links_need_a_grant_where_there_are_grants(relay: Relay, start: Start) -> None:
+def test_links_need_a_grant_where_there_are_grants(relay: KoshareServer, start: Start) -> None:
     grants = json.dumps({"rest:anonymous": ["*:*"], "topic_relay:peer": ["publish:talk"]})
     peer = {"url": relay.url, "channels": ["talk", "secret"]}
     server = start(peer, TRELLIS_AUTH__GRANTS=grants)

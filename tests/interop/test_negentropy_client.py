@@ -40,7 +40,7 @@ async def learned(items: ItemSet, there: set[bytes], limit: int) -> dict[str, An
     async with node_client("negentropy.cjs") as client:
         pairs = [[int.from_bytes(item[:8]), id_of(item).hex()] for item in there]
         client.do("begin", items=pairs, limit=limit)
-        while (said := await client.told("next"))["message"] is not None:
+        while (said := await client.next_event("next"))["message"] is not None:
             reply = answer(items, bytes.fromhex(said["message"]), limit)
             assert len(reply) <= limit + 1_024
             client.do("answer", message=reply.hex())

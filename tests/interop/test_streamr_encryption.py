@@ -60,17 +60,17 @@ async def history_becomes(server: Server, channel: str, expected: list[Any]) -> 
 
 def test_keys_are_exchanged_and_rotated_end_to_end_and_others_see_the_envelope(server: Server) -> None:
     async def scenario() -> None:
-        async with clients() as crew, RelayClient(server.http) as relay:
-            writer = await crew.open(server, "5.1.0", 0x4444)
-            reader = await crew.open(server, "5.1.0", 0x5555)
+        async with clients() as pool, RelayClient(server.http) as relay:
+            writer = await pool.open(server, "5.1.0", 0x4444)
+            reader = await pool.open(server, "5.1.0", 0x5555)
             await relay.subscribe("secret")
             await reader.subscribe("secret")
             for content in ({"n": 42}, WORLD):
                 await writer.done("rotate", "rotated", stream="secret")
                 await writer.publish("secret", content)
-                await reader.hears(content)
+                await reader.expect_messages(content)
                 assert (await relay.next()).content.keys() == {"encrypted"}
-            assert await reader.resent("secret", {"last": 2}) == [{"n": 42}, WORLD]
+            assert await reader.resend_contents("secret", {"last": 2}) == [{"n": 42}, WORLD]
 
     run(scenario)
 
@@ -78,9 +78,9 @@ def test_keys_are_exchanged_and_rotated_end_to_end_and_others_see_the_envelope(s
 def test_what_a_genuine_publisher_encrypts_is_plain_text_elsewhere(server: Server) -> None:
     async def scenario() -> None:
         sprout = SproutClient(server.http, server.sprout, SequoiaForge())
-        async with clients() as crew, RelayClient(server.http) as relay, sprout:
-            writer = await crew.open(server, "5.1.0", 0x6666)
-            reader = await crew.open(server, "5.1.0", 0x7777)
+        async with clients() as pool, RelayClient(server.http) as relay, sprout:
+            writer = await pool.open(server, "5.1.0", 0x6666)
+            reader = await pool.open(server, "5.1.0", 0x7777)
             await asyncio.gather(*(peer.subscribe("read/it") for peer in (relay, sprout, reader)))
             said: list[Any] = []
             for _ in range(2):
@@ -90,7 +90,7 @@ def test_what_a_genuine_publisher_encrypts_is_plain_text_elsewhere(server: Serve
                     said.append(content)
             for content in said:
                 assert [await peer.next() for peer in (relay, sprout)] == [ReceivedMessage("read/it", content)] * 2
-            await reader.hears(*said)
+            await reader.expect_messages(*said)
             await history_becomes(server, "read/it", said)
 
     run(scenario)
@@ -99,15 +99,15 @@ def test_what_a_genuine_publisher_encrypts_is_plain_text_elsewhere(server: Serve
 def test_what_others_say_is_read_by_a_genuine_subscriber_where_all_is_encrypted(server: Server) -> None:
     async def scenario() -> None:
         sprout = SproutClient(server.http, server.sprout, SequoiaForge("bob"))
-        async with clients() as crew, RelayClient(server.http) as relay, sprout:
-            reader = await crew.open(server, "5.1.0", 0x8888)
+        async with clients() as pool, RelayClient(server.http) as relay, sprout:
+            reader = await pool.open(server, "5.1.0", 0x8888)
             await asyncio.gather(*(peer.subscribe("sealed") for peer in (relay, sprout, reader)))
             for content in (WORLD, {"n": 1}):
                 await relay.publish("sealed", content)
-                await reader.hears(content)
+                await reader.expect_messages(content)
             await sprout.publish("sealed", {"content": "é"})
-            await reader.hears({"content": "é"})
-            resent = await reader.resent("sealed", {"last": 3})
+            await reader.expect_messages({"content": "é"})
+            resent = await reader.resend_contents("sealed", {"last": 3})
             assert sorted(resent, key=json.dumps) == sorted([WORLD, {"n": 1}, {"content": "é"}], key=json.dumps)
 
     run(scenario)
@@ -134,15 +134,15 @@ def test_what_nobody_gives_a_key_for_is_passed_on_as_it_came_after_a_while(serve
 
 def test_where_all_is_encrypted_and_read_both_sides_understand_each_other(server: Server) -> None:
     async def scenario() -> None:
-        async with clients() as crew, RelayClient(server.http) as relay:
-            client = await crew.open(server, "5.1.0", 0x9999)
-            reader = await crew.open(server, "5.1.0", 0xAAAA)
+        async with clients() as pool, RelayClient(server.http) as relay:
+            client = await pool.open(server, "5.1.0", 0x9999)
+            reader = await pool.open(server, "5.1.0", 0xAAAA)
             await asyncio.gather(*(peer.subscribe("both") for peer in (relay, reader)))
             await client.publish("both", WORLD)
             assert await relay.next() == ReceivedMessage("both", WORLD)
-            await reader.hears(WORLD)  # it asks another publisher for the next key: nothing orders the two
+            await reader.expect_messages(WORLD)  # it asks another publisher for the next key: nothing orders the two
             await relay.publish("both", {"answer": "é"})
-            await reader.hears({"answer": "é"})
+            await reader.expect_messages({"answer": "é"})
 
     run(scenario)
 
@@ -154,8 +154,8 @@ def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp
     writing = {**STRICT, "groupKeys": {"read/it": {"one": group_key}}}
 
     async def before(server: Server) -> None:
-        async with clients() as crew, RelayClient(server.http) as relay:
-            writer = await crew.open(server, "5.1.0", 0xBBBB, writing)
+        async with clients() as pool, RelayClient(server.http) as relay:
+            writer = await pool.open(server, "5.1.0", 0xBBBB, writing)
             await asyncio.gather(relay.subscribe("read/it"), relay.subscribe("sealed"))
             await writer.publish("read/it", {"n": 1})
             assert await relay.next() == ReceivedMessage("read/it", {"n": 1})
@@ -163,10 +163,10 @@ def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp
             await history_becomes(server, "sealed", [WORLD])
 
     async def after(server: Server) -> None:
-        async with clients() as crew, RelayClient(server.http) as relay:
-            reader = await crew.open(server, "5.1.0", 0xCCCC)
-            assert await reader.resent("sealed", {"last": 1}) == [WORLD]
-            writer = await crew.open(server, "5.1.0", 0xBBBB, writing)
+        async with clients() as pool, RelayClient(server.http) as relay:
+            reader = await pool.open(server, "5.1.0", 0xCCCC)
+            assert await reader.resend_contents("sealed", {"last": 1}) == [WORLD]
+            writer = await pool.open(server, "5.1.0", 0xBBBB, writing)
             await relay.subscribe("read/it")
             await writer.publish("read/it", {"n": 2})
             assert await relay.next() == ReceivedMessage("read/it", {"n": 2})
@@ -185,14 +185,14 @@ def test_clients_at_two_gateways_of_a_cluster_exchange_keys(tmp_path: Path) -> N
     cluster = Cluster(tmp_path)
 
     async def scenario() -> None:
-        async with clients() as crew:
-            writer = await crew.open(cluster.gateways["one"], "5.1.0", 0x4444)
-            reader = await crew.open(cluster.gateways["two"], "5.1.0", 0x5555)
+        async with clients() as pool:
+            writer = await pool.open(cluster.gateways["one"], "5.1.0", 0x4444)
+            reader = await pool.open(cluster.gateways["two"], "5.1.0", 0x5555)
             await reader.subscribe("secret")
             for content in ({"n": 42}, WORLD):
                 await writer.done("rotate", "rotated", stream="secret")
                 await writer.publish("secret", content)
-                await reader.hears(content)
+                await reader.expect_messages(content)
 
     try:
         cluster.start("one")

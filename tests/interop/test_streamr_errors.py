@@ -10,7 +10,7 @@ import pytest
 
 from gateway.clients import ReceivedMessage, RelayClient
 from tests.adapters.streamr.conftest import Publisher
-from tests.interop.streamr import ALL, Genuine, clients
+from tests.interop.streamr import ALL, GenuineClient, clients
 from tests.npm import require_clients
 from tests.server import Server
 
@@ -37,9 +37,9 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 110))
 
 
-async def refused(client: Genuine, *words: str) -> None:
+async def refused(client: GenuineClient, *words: str) -> None:
     """The next error must have one of these words; the older clients hang up then, by themselves."""
-    error = await client.told("error")
+    error = await client.next_event("error")
     client.expected.add(error["message"])
     assert any(word in error["message"] for word in words), error
     if not client.version.startswith("5"):
@@ -50,32 +50,32 @@ async def refused(client: Genuine, *words: str) -> None:
 @pytest.mark.parametrize("version", ALL)
 def test_a_client_does_what_it_may_and_is_told_what_it_may_not(server: Server, version: str) -> None:
     async def scenario() -> None:
-        async with clients() as crew:
-            client = await crew.open(server, version, KEYS[version])
+        async with clients() as pool:
+            client = await pool.open(server, version, KEYS[version])
             await client.subscribe("mine")
             await client.publish("mine", {"n": version})
-            await client.hears({"n": version})
+            await client.expect_messages({"n": version})
             client.do("subscribe", stream="theirs")
             await refused(client, "not allowed to subscribe to stream theirs", *UNSEEN)
-            writer = await crew.open(server, version, KEYS[version])
+            writer = await pool.open(server, version, KEYS[version])
             writer.do("publish", stream="theirs", content={"n": 1})
             await refused(writer, "is not a publisher on stream theirs", *UNSEEN)
-            reader = await crew.open(server, version, KEYS[version])
+            reader = await pool.open(server, version, KEYS[version])
             reader.do("subscribe", stream="wide", partition=2)
             await refused(reader, "Partition 2 is out of range (0..1)")
             if version == "5.1.0":
                 await client.publish("mine", {"still": "here"})
-                await client.hears({"still": "here"})
+                await client.expect_messages({"still": "here"})
 
     run(scenario)
 
 
 def test_who_has_no_rights_gets_nothing_and_the_others_do_not_notice(server: Server) -> None:
     async def scenario() -> None:
-        async with clients() as crew:
-            one = await crew.open(server, "5.1.0", KEYS["5.1.0"])
+        async with clients() as pool:
+            one = await pool.open(server, "5.1.0", KEYS["5.1.0"])
             await one.subscribe("mine")
-            stranger = await crew.open(server, "5.1.0", STRANGER)
+            stranger = await pool.open(server, "5.1.0", STRANGER)
             for stream in ("mine", f"SYSTEM/keyexchange/{ADDRESSES['5.1.0']}"):
                 stranger.do("subscribe", stream=stream)
                 await refused(stranger, f"You are not allowed to subscribe to stream {stream}", *UNSEEN)
@@ -84,20 +84,20 @@ def test_who_has_no_rights_gets_nothing_and_the_others_do_not_notice(server: Ser
             own = f"SYSTEM/keyexchange/{ADDRESSES['5.1.0']}"
             await one.subscribe(own)
             await one.publish("mine", {"n": 1})
-            await one.hears({"n": 1})
+            await one.expect_messages({"n": 1})
 
     run(scenario)
 
 
 def test_group_keys_are_exchanged_with_the_gateway_where_not_everybody_may_read(server: Server) -> None:
     async def scenario() -> None:
-        async with clients() as crew, RelayClient(server.http) as relay:
-            client = await crew.open(server, "5.1.0", KEYS["5.1.0"])
+        async with clients() as pool, RelayClient(server.http) as relay:
+            client = await pool.open(server, "5.1.0", KEYS["5.1.0"])
             await asyncio.gather(*(peer.subscribe("closed") for peer in (relay, client)))
             await client.publish("closed", {"n": 1})
             assert await relay.next() == ReceivedMessage("closed", {"n": 1})
-            await client.hears({"n": 1})
+            await client.expect_messages({"n": 1})
             await relay.publish("closed", {"n": 2})
-            await client.hears({"n": 2})
+            await client.expect_messages({"n": 2})
 
     run(scenario)

@@ -25,7 +25,7 @@ from tests.waiting import until
 Start = Callable[..., Server]
 
 
-class Broker:
+class GenuineBroker:
     """A broker that keeps its port. `published` are the messages that it took: their ids and contents."""
 
     def __init__(self, *permitted: str) -> None:
@@ -62,9 +62,9 @@ class Broker:
 
 
 @pytest.fixture
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[GenuineBroker]:
     require_clients()
-    broker = Broker()
+    broker = GenuineBroker()
     yield broker
     broker.kill()
 
@@ -117,7 +117,7 @@ def now() -> int:
     return int(time.time() * 1000)
 
 
-def test_both_sides_hear_each_other(broker: Broker, start: Start) -> None:
+def test_both_sides_hear_each_other(broker: GenuineBroker, start: Start) -> None:
     server = start({"url": broker.url, "channels": ["talk"]})
     alice, at = Publisher(1), now()
     send(broker.http, alice.message("talk", {"from": "there"}, at))
@@ -136,7 +136,7 @@ def test_both_sides_hear_each_other(broker: Broker, start: Start) -> None:
     assert [(link["received"], link["sent"]) for link in links(server)] == [(1, 2)]
 
 
-def test_what_one_side_missed_comes_after_an_interruption(broker: Broker, start: Start) -> None:
+def test_what_one_side_missed_comes_after_an_interruption(broker: GenuineBroker, start: Start) -> None:
     peer, alice, at = {"url": broker.url, "channels": ["news/*"]}, Publisher(1), now()
     server = start(peer, data="kept")
     publish(server, "news/a", {"n": 0})
@@ -164,7 +164,7 @@ def test_what_one_side_missed_comes_after_an_interruption(broker: Broker, start:
 def test_a_broker_permits_addresses(start: Start) -> None:
     require_clients()
     alice, bob = Publisher(1), Publisher(2)
-    broker = Broker(alice.address)
+    broker = GenuineBroker(alice.address)
     try:
         server = start({"url": broker.url, "channels": ["talk"], "direction": "out"})
         at = now()
@@ -182,7 +182,7 @@ def test_a_broker_permits_addresses(start: Start) -> None:
         broker.kill()
 
 
-def test_directions_and_patterns(broker: Broker, start: Start) -> None:
+def test_directions_and_patterns(broker: GenuineBroker, start: Start) -> None:
     only_in = start({"url": broker.url, "channels": ["news/a"], "direction": "in"})
     only_out = start({"url": broker.url, "channels": ["news/*"], "direction": "out"})
     for server, name in ((only_in, "in"), (only_out, "out")):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -20,7 +21,7 @@ from tests.adapters.streamr.conftest import Publisher
 from tests.arbor import arbor, require_arbor
 from tests.conformance.forge import SequoiaForge
 from tests.conformance.speakers.sprout import SproutSpeaker
-from tests.interop.streamr import ALL, clients
+from tests.interop.streamr import ALL, ClientPool, GenuineClient, clients
 from tests.npm import WAIT, require_clients
 from tests.server import Server
 
@@ -29,7 +30,7 @@ GRANTS = {"anonymous": ["subscribe:*", "history:*"], "streamr:anonymous": ["publ
 QUIET = "one whom nobody hears"
 USER, UNHEARD = Publisher(0xA11CE), Publisher(0xB0B)
 
-History = dict[str, list[tuple[Any, str]]]  # by stream, what was said and by whom
+History = dict[str, list[tuple[Any, str]]]  # by stream, contents and publishers
 
 
 async def token_of(rest: httpx.AsyncClient, user: Publisher) -> str:
@@ -39,65 +40,105 @@ async def token_of(rest: httpx.AsyncClient, user: Publisher) -> str:
     return str((await rest.post("/api/v1/login/response", json=signed)).json()["token"])
 
 
+class Expected:
+    """The messages, and their publishers by the names of Arbor, of REST and of Streamr."""
+
+    def __init__(self) -> None:
+        self.arbor, self.rest, self.streamr = (defaultdict[str, list[tuple[Any, str]]](list) for _ in range(3))
+
+    def add(self, stream: str, name: str, user: str) -> tuple[Any, str]:
+        """The next content of *user* in *stream*, and the publisher that a client calls itself by its user *name*."""
+        content, publisher = {"n": len(self.rest[stream])}, "0x" + sha256(name.encode()).hexdigest()
+        self.arbor[stream].append((content, in_arbor(user)))
+        self.rest[stream].append((content, user))
+        self.streamr[stream].append((content, publisher))
+        return content, publisher
+
+
+async def check_heard(content: Any, publisher: str, readers: Iterable[GenuineClient]) -> None:
+    """Every reader is told the unsigned message of *publisher*."""
+    for reader in readers:
+        heard = await reader.next_event("message")
+        assert (heard["content"], heard["signed"]) == (content, False)
+        assert heard["id"][4] == publisher
+
+
+Login = tuple[str, str, str, bool]  # by what, which secret, who that is, and whether anybody hears him at the time
+
+
+def logins_of(key: str, quiet: str, token: str, unheard: str) -> list[Login]:
+    """Every way to log in."""
+    return [
+        ("apiKey", key, MACHINE, True),
+        ("sessionToken", token, USER.address, True),
+        ("sessionToken", key, MACHINE, True),
+        ("apiKey", quiet, QUIET, False),
+        ("sessionToken", unheard, UNHEARD.address, False),
+    ]
+
+
+class Scene(NamedTuple):
+    """A gateway with genuine clients that listen, and what they are expected to receive."""
+
+    server: Server
+    pool: ClientPool
+    listener: SproutSpeaker
+    readers: list[GenuineClient]
+    expected: Expected
+
+
+async def log_in_and_publish(scene: Scene, version: str, login: Login) -> None:
+    """A client of *version* publishes two messages, and every listener receives them, or there is none."""
+    way, secret, user, is_heard = login
+    stream = f"by {version}" if is_heard else f"unheard by {version}"
+    writer = await scene.pool.open(scene.server, version, 0, {"auth": {way: secret}})
+    name = (await writer.done("me", "me"))["user"]["username"]
+    assert name.lower() == user
+    if is_heard:
+        await writer.subscribe(stream)
+    for _ in range(2):
+        content, publisher = scene.expected.add(stream, name, user)
+        await writer.publish(stream, content)
+        if is_heard:
+            await check_heard(content, publisher, (writer, *scene.readers))
+            heard_there = await scene.listener.next()
+            assert heard_there.content == content
+            assert await author(scene.listener, heard_there.raw) == in_arbor(user)
+
+
 def test_clients_without_a_private_key_publish_and_are_known_by_name(tmp_path: Path) -> None:
     require_clients()
     program = require_arbor()
     key, quiet = map(KeyFile(tmp_path / "data" / "keys" / "api-keys.json").add, (MACHINE, QUIET))
-    arbors, rests, streamrs = (defaultdict[str, list[tuple[Any, str]]](list) for _ in range(3))
+    expected = Expected()
 
     async def speak(server: Server) -> None:
         async with (
             httpx.AsyncClient(base_url=f"http://{server.http}", timeout=WAIT) as rest,
             SproutSpeaker(server.http, server.sprout, SequoiaForge(), key) as listener,
-            clients() as crew,
+            clients() as pool,
         ):
             token, unheard = await token_of(rest, USER), await token_of(rest, UNHEARD)
-            # How somebody logs in, who that is, and whether anybody hears him at the time.
-            logins = (
-                ("apiKey", key, MACHINE, True),
-                ("sessionToken", token, USER.address, True),
-                ("sessionToken", key, MACHINE, True),
-                ("apiKey", quiet, QUIET, False),
-                ("sessionToken", unheard, UNHEARD.address, False),
-            )
-            readers = [await crew.open(server, each, 0, {}) for each in ALL]
+            logins = logins_of(key, quiet, token, unheard)
+            readers = [await pool.open(server, each, 0, {}) for each in ALL]
+            scene = Scene(server, pool, listener, readers, expected)
             for version in ALL:
                 await listener.subscribe(f"by {version}")
                 for reader in readers:
                     await reader.subscribe(f"by {version}")
-                for way, secret, user, is_heard in logins:
-                    stream = f"by {version}" if is_heard else f"unheard by {version}"
-                    writer = await crew.open(server, version, 0, {"auth": {way: secret}})
-                    name = (await writer.done("me", "me"))["user"]["username"]
-                    assert name.lower() == user
-                    publisher = "0x" + sha256(name.encode()).hexdigest()
-                    if is_heard:
-                        await writer.subscribe(stream)
-                    for _ in range(2):
-                        content = {"n": len(rests[stream])}
-                        arbors[stream].append((content, in_arbor(user)))
-                        rests[stream].append((content, user))
-                        streamrs[stream].append((content, publisher))
-                        await writer.publish(stream, content)
-                        for reader in (writer, *readers) if is_heard else ():
-                            heard = await reader.told("message")
-                            assert (heard["content"], heard["signed"]) == (content, False)
-                            assert heard["id"][4] == publisher
-                        if is_heard:
-                            heard_there = await listener.next()
-                            assert heard_there.content == content
-                            assert await author(listener, heard_there.raw) == in_arbor(user)
-            assert await told_by_rest(rest, rests) == rests
+                for login in logins:
+                    await log_in_and_publish(scene, version, login)
+            assert await told_by_rest(rest, expected.rest) == expected.rest
             for reader in readers:
-                for stream, expected in streamrs.items():
-                    found = await reader.recalls(stream, {"last": 10})
-                    assert [(message["content"], message["id"][4]) for message in found] == expected
+                for stream, messages in expected.streamr.items():
+                    found = await reader.resend_messages(stream, {"last": 10})
+                    assert [(message["content"], message["id"][4]) for message in found] == messages
 
     async def read_later(server: Server) -> None:
         """What was never shown to anybody in Arbor is signed now."""
         async with httpx.AsyncClient(base_url=f"http://{server.http}", timeout=WAIT) as rest:
-            assert await told_by_rest(rest, rests) == rests
-        assert await told_by_arbor(program, server) == arbors
+            assert await told_by_rest(rest, expected.rest) == expected.rest
+        assert await told_by_arbor(program, server) == expected.arbor
 
     for scenario in (speak, read_later):
         with Server(tmp_path / "data", env={"TRELLIS_AUTH__GRANTS": json.dumps(GRANTS)}) as server:
@@ -129,7 +170,7 @@ async def told_by_arbor(program: Path, server: Server) -> History:
     async with arbor(program, server.sprout) as client:
         await client.do("bootstrap")
         await client.settle(0.5)
-        nodes = [line for line in client.heard if line["event"] == "stored"]
+        nodes = [line for line in client.events if line["event"] == "stored"]
     names = {node["id"]: node["name"] for node in nodes if node["type"] != "reply"}
     told: History = {}
     for node in nodes:

@@ -51,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert server.stop() == 0
 
 
-class Listener:
+class FrameRecorder:
     """A client with two versions that keeps every frame it gets, as text."""
 
     def __init__(self, socket: ClientConnection, control: int, message: int) -> None:
@@ -125,10 +125,10 @@ def log_in(server: Server) -> str:
     return str(httpx.post(f"{login}/response", json=answer).json()["token"])
 
 
-async def conversation(server: Server) -> list[Listener]:
+async def conversation(server: Server) -> list[FrameRecorder]:
     """Everything that clients of all versions are told, while all kinds of things are said."""
     url = f"ws://{server.http}/api/v1/ws?controlLayerVersion={{}}&messageLayerVersion={{}}"
-    listeners = [Listener(await connect(url.format(*pair)), *pair) for pair in PAIRS]
+    listeners = [FrameRecorder(await connect(url.format(*pair)), *pair) for pair in PAIRS]
     token = log_in(server)
     async with RelayClient(server.http) as relay, connect(url.format(2, 32)) as publisher:
         for listener in listeners:
@@ -148,7 +148,7 @@ async def conversation(server: Server) -> list[Listener]:
     return listeners
 
 
-async def finish(listener: Listener) -> None:
+async def finish(listener: FrameRecorder) -> None:
     """Resends, refusals, and the end."""
     while "the last" not in listener.frames[-1] or "sealed" in listener.frames[-1]:
         await listener.until(0)

@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert "Traceback" not in server.log
 
 
-class Asked:
+class ClientProcess:
     """A client that is asked for one thing after another."""
 
     def __init__(self, client: NodeClient) -> None:
@@ -40,27 +40,27 @@ class Asked:
     async def call(self, method: str, *args: Any) -> Any:
         """What a method of the client gives."""
         self._client.do("call", method=method, args=args)
-        return (await self._client.told("result"))["value"]
+        return (await self._client.next_event("result"))["value"]
 
     async def stream(self, id: str, method: str, *args: Any, **fields: Any) -> Any:
         """What a method of the stream *id* gives, once *fields* are set."""
         self._client.do("stream", id=id, method=method, args=args, set=fields)
-        return (await self._client.told("result"))["value"]
+        return (await self._client.next_event("result"))["value"]
 
     async def fails(self, method: str, *args: Any) -> str:
         """The error that a method of the client ends in."""
         self._client.do("call", method=method, args=args)
-        return str((await self._client.told("error"))["message"])
+        return str((await self._client.next_event("error"))["message"])
 
 
 @asynccontextmanager
-async def asked(server: Server, version: str, auth: dict[str, str] | None = None) -> AsyncIterator[Asked]:
+async def asked(server: Server, version: str, auth: dict[str, str] | None = None) -> AsyncIterator[ClientProcess]:
     given = json.dumps({"privateKey": KEY} if auth is None else auth)
     async with node_client("streamr_rest.cjs", version, f"http://{server.http}/api/v1", given) as client:
-        yield Asked(client)
+        yield ClientProcess(client)
 
 
-async def streams(client: Asked, version: str) -> None:
+async def streams(client: ClientProcess, version: str) -> None:
     """Streams are made, found, changed and taken away."""
     id = f"made/{version}"
     made = await client.call("createStream", {"id": id, "name": id, "partitions": 3, "description": "mine"})
@@ -79,8 +79,8 @@ async def streams(client: Asked, version: str) -> None:
     assert (await client.call("getStream", id))["partitions"] == 1
 
 
-async def data(client: Asked, version: str) -> None:
-    """What is said by HTTP is kept."""
+async def data(client: ClientProcess, version: str) -> None:
+    """What is published by HTTP is kept."""
     id = f"http/{version}"
     for number in range(3):
         await client.call("publishHttp", id, {"n": number, "text": "héllo"})
@@ -97,7 +97,7 @@ async def data(client: Asked, version: str) -> None:
         }
 
 
-async def permissions(client: Asked, version: str) -> None:
+async def permissions(client: ClientProcess, version: str) -> None:
     """Permissions are given and taken."""
     id = f"shared/{version}"
     await client.call("createStream", {"id": id, "name": id})
@@ -114,7 +114,7 @@ async def permissions(client: Asked, version: str) -> None:
         assert {entry["operation"] for entry in mine} >= {"stream_get", "stream_publish", "stream_share"}
 
 
-async def only_the_newest(client: Asked, _version: str) -> None:
+async def only_the_newest(client: ClientProcess, _version: str) -> None:
     """What only client 5.1.0 can ask."""
     id = "newest/one"
     await client.call("createStream", {"id": id, "requireEncryptedData": True})
@@ -133,7 +133,7 @@ async def only_the_newest(client: Asked, _version: str) -> None:
     assert "Non-public streams require data to be encrypted" in await client.fails("publishHttp", id, {"n": 1})
 
 
-async def login(client: Asked, _version: str) -> None:
+async def login(client: ClientProcess, _version: str) -> None:
     """Who one is; and who has left logs in again by itself."""
     assert (await client.call("getUserInfo"))["username"].lower() == ADDRESS
     await client.call("logoutEndpoint")

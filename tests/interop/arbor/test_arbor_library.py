@@ -87,7 +87,7 @@ def test_the_library_sees_a_forged_signature(program: Path) -> None:
     assert verified(program, nodes)[2]["checks"]["signature"]
 
 
-class Client:
+class GoClient:
     """The genuine client on a socket, with us as the relay."""
 
     def __init__(self, process: subprocess.Popen[str], sock: socket.socket) -> None:
@@ -111,7 +111,7 @@ class Client:
         raise AssertionError(f"the client ended before {name}")
 
     def frame(self) -> codec.Frame:
-        """The next thing that it says on the wire."""
+        """The next frame that it sends."""
         while (frame := self.parser.next_frame()) is None:
             data = self.sock.recv(1 << 16)
             assert data
@@ -131,7 +131,7 @@ class Client:
 
 
 @contextmanager
-def client(program: Path, *flags: str) -> Iterator[Client]:
+def client(program: Path, *flags: str) -> Iterator[GoClient]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(SECONDS)
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -146,15 +146,35 @@ def client(program: Path, *flags: str) -> Iterator[Client]:
                 sock, _ = server.accept()
                 sock.settimeout(SECONDS)
                 with sock:
-                    yield Client(process, sock)
+                    yield GoClient(process, sock)
             finally:
                 process.kill()
+
+
+def answer_until_stored(go: GoClient, lines: list[codec.NodeLine]) -> None:
+    """Announce the deepest reply: the client asks for the author, then for the ancestry, and takes in all *lines*."""
+    held = {line.id: line for line in lines}
+    go.send(codec.Announce(7, (lines[-1],)))
+    assert go.event("announced")["id"] == lines[-1].id
+    stored = set()
+    while True:
+        frame = go.frame()
+        if isinstance(frame, codec.Query):
+            go.send(codec.Response(frame.id, tuple(held[id] for id in frame.node_ids)))
+        elif isinstance(frame, codec.Ancestry):
+            assert (frame.node_id, frame.levels) == (lines[-1].id, 4)
+            go.send(codec.Response(frame.id, tuple(lines[1:-1])))
+            break
+        else:
+            assert frame == codec.Status(7)
+    while lines[-1].id not in stored:
+        stored.add(go.event("stored")["id"])
+    assert stored == held.keys()
 
 
 def test_a_genuine_client_reads_what_we_write_and_we_read_what_it_writes(program: Path) -> None:
     nodes = tree()
     lines = [codec.node_line(forest.node_id(raw), raw) for raw in nodes]
-    held = {line.id: line for line in lines}
     community = lines[1].id
     with client(program) as go:
         go.command("version")
@@ -173,23 +193,7 @@ def test_a_genuine_client_reads_what_we_write_and_we_read_what_it_writes(program
         go.send(codec.Status(2))
         assert "error" not in go.event("subscribe")
 
-        # A deep reply: it asks for the author, then for the ancestry, and then takes all of it in.
-        go.send(codec.Announce(7, (lines[-1],)))
-        assert go.event("announced")["id"] == lines[-1].id
-        stored = set()
-        while True:
-            frame = go.frame()
-            if isinstance(frame, codec.Query):
-                go.send(codec.Response(frame.id, tuple(held[id] for id in frame.node_ids)))
-            elif isinstance(frame, codec.Ancestry):
-                assert (frame.node_id, frame.levels) == (lines[-1].id, 4)
-                go.send(codec.Response(frame.id, tuple(lines[1:-1])))
-                break
-            else:
-                assert frame == codec.Status(7)
-        while lines[-1].id not in stored:
-            stored.add(go.event("stored")["id"])
-        assert stored == held.keys()
+        answer_until_stored(go, lines)
 
         go.command(f"say {lines[-1].id} hello from Go")
         _, me = go.announced()
