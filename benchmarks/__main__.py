@@ -17,7 +17,7 @@ from pathlib import Path
 
 from . import page
 from .catalogue import WORKLOADS
-from .rounds import Outcome, contestants, run
+from .rounds import BenchmarkOutcome, contestants, run
 from .workload import ROOT, Bench
 
 USUAL = Bench()
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--note", default="", help="what readers of the page have to know")
     options = parser.parse_args(argv)
     bench, names = replace(bench_of(options), node=options.node_folder), chosen(options.workloads)
-    told, outcome = page.facts(options.note), Outcome()
+    told, outcome = page.facts(options.note), BenchmarkOutcome()
     for name in names:
         entrants = contestants(WORKLOADS[name])
         wanted = [entrant for entrant in entrants if not options.servers or entrant.name in options.servers]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from .rest_load import community, rest
-from .servers import Server
+from .servers import BenchmarkServer
 from .sprout_load import connected, hear, hear_silence, subscribe
 from .workload import CountedLoad
 
@@ -21,7 +21,7 @@ class Bridge(CountedLoad):
         self.listeners = listeners
 
     @contextmanager
-    def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
+    def prepare(self, server: BenchmarkServer) -> Iterator[Callable[[], int]]:
         """Let the listeners subscribe, and let the gateway sign its first nodes there."""
         channel = f"bridge{time.time_ns()}"
         path = f"/v1/channels/{channel}/messages"

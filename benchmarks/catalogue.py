@@ -10,7 +10,7 @@ from dataclasses import replace
 from .bridge_load import Bridge
 from .generator import Group, Traffic
 from .mixed_load import Mixed
-from .rest_load import Lines
+from .rest_load import BulkLines
 from .sprout_loads import Announce, Ask, AskPlanted, Bootstrap, FanOut
 from .streamr_load import SignedMessages
 from .workload import Workload
@@ -117,7 +117,7 @@ WORKLOADS: dict[str, Workload] = {
         (Group("publisher", 64, "rest"),), rhythm="answer"), must_rate=20_000, unit="messages"),
     "publish1":  Workload(REST, "a message in a request, 1 in flight", Traffic(
         (Group("publisher", 1, "rest"),), rhythm="answer"), unit="messages"),
-    "lines":     Workload(REST, "50,000 messages in a request", Lines(50_000), must_rate=100_000, unit="messages"),
+    "lines":     Workload(REST, "50,000 messages in a request", BulkLines(50_000), must_rate=100_000, unit="messages"),
     "events100": Workload(REST, "events to 100 (beside WebSocket)", events(100, 16),
                           beside=fan(100, 16), beside_title="websocket", must=0.5),
     "events1000": Workload(REST, "events to 1000 (beside WebSocket)", events(1000, 4),

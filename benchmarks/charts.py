@@ -27,7 +27,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Group:
+class BarGroup:
     """The bars of one workload, below each other; *goal* is marked if there is one."""
 
     title: str
@@ -35,18 +35,18 @@ class Group:
     goal: float | None = None
 
 
-def ratios(title: str, groups: Sequence[Group]) -> str:
+def ratios(title: str, groups: Sequence[BarGroup]) -> str:
     """Draw *groups* of ratios: bars begin at 1, and twice as much is as far to the right as half is to the left."""
     return _draw(title, groups, start=1.0)
 
 
-def magnitudes(title: str, groups: Sequence[Group]) -> str:
+def magnitudes(title: str, groups: Sequence[BarGroup]) -> str:
     """Draw *groups* of positive values; each power of ten has the same width, the least value is in the first one."""
     least = min(bar.value for group in groups for bar in group.bars)
     return _draw(title, groups, start=10.0 ** math.floor(math.log10(least)))
 
 
-def _draw(title: str, groups: Sequence[Group], start: float) -> str:
+def _draw(title: str, groups: Sequence[BarGroup], start: float) -> str:
     names = list(dict.fromkeys(bar.name for group in groups for bar in group.bars))
     goals = [group.goal for group in groups if group.goal is not None]
     scale = _Scale([start, *goals, *(bar.value for group in groups for bar in group.bars)])
@@ -82,7 +82,7 @@ def _legend(names: Sequence[str]) -> str:
     return "".join(drawn)
 
 
-def _group(group: Group, names: Sequence[str], scale: _Scale, start: float, top: int) -> str:
+def _group(group: BarGroup, names: Sequence[str], scale: _Scale, start: float, top: int) -> str:
     height = BAR * len(group.bars)
     drawn = [f'<text x="{LEFT - 8}" y="{top + height / 2 + 4:.1f}" text-anchor="end">{escape(group.title)}</text>']
     for number, bar in enumerate(group.bars):

@@ -28,7 +28,7 @@ from gateway.commands.cluster_parts import CONFIGURATION, free_ports, nats_progr
 
 from .generator import Group, Traffic
 from .rounds import cpu_seconds
-from .servers import Server, running, trellis, trellis_addresses, wait_until_ready
+from .servers import BenchmarkServer, running, trellis, trellis_addresses, wait_until_ready
 from .workload import ROOT, Bench, Result
 
 INEXACT = "loads in which something did not arrive exactly once"
@@ -38,29 +38,29 @@ GOALS = {"accepted a second": 4_000.0, "accept p50, ms": 30.0, "quiet accept p50
 
 
 @dataclass(frozen=True)
-class Spread(Traffic):
+class ClusterTraffic(Traffic):
     """*kinds* are (role, count, service, gateway); the traffic goes to all gateways of a cluster at once."""
 
     kinds: Sequence[tuple[str, int, str, int]] = ()
 
-    def at(self, gateways: Sequence[Server]) -> tuple[Traffic, Server]:
+    def at(self, gateways: Sequence[BenchmarkServer]) -> tuple[Traffic, BenchmarkServer]:
         """The same, with a service for each gateway, and one server that has them all."""
         addresses = {f"{service}{at}": gateways[at].addresses[service] for _, _, service, at in self.kinds}
         groups = [Group(role, count, f"{service}{at}") for role, count, service, at in self.kinds]
         return replace(self, groups=groups), replace(gateways[0], addresses=addresses)
 
 
-def accepting(gateways: int, in_flight: int) -> Spread:
+def accepting(gateways: int, in_flight: int) -> ClusterTraffic:
     """REST publishers, so many over all gateways."""
     shares = [in_flight // gateways + (at < in_flight % gateways) for at in range(gateways)]
     kinds = [("publisher", share, "rest", at) for at, share in enumerate(shares) if share]
-    return Spread((), rhythm="answer", kinds=kinds)
+    return ClusterTraffic((), rhythm="answer", kinds=kinds)
 
 
-def fanning(gateways: int) -> Spread:
+def fanning(gateways: int) -> ClusterTraffic:
     """One publisher of the topic relay, and listeners at each gateway."""
     listeners = [("listener", LISTENERS, "relay", at) for at in range(gateways)]
-    return Spread((), window=WINDOW, kinds=[("publisher", 1, "relay", 0), *listeners])
+    return ClusterTraffic((), window=WINDOW, kinds=[("publisher", 1, "relay", 0), *listeners])
 
 
 @contextmanager
@@ -84,11 +84,11 @@ def nats_servers(bench: Bench) -> Iterator[list[tuple[str, int]]]:
 
 
 @contextmanager
-def members(bench: Bench, urls: Sequence[str]) -> Iterator[list[Server]]:
+def members(bench: Bench, urls: Sequence[str]) -> Iterator[list[BenchmarkServer]]:
     """Three gateways of one cluster, with the keys of the first."""
     work = bench.folder / "servers"
     with ExitStack() as stack:
-        found: list[Server] = []
+        found: list[BenchmarkServer] = []
         for name in NAMES:
             data = work / f"member-{name}"
             shutil.rmtree(data, ignore_errors=True)
@@ -104,7 +104,7 @@ def members(bench: Bench, urls: Sequence[str]) -> Iterator[list[Server]]:
                 running(f"member-{name}", [*command, "--data", str(data)], work, ROOT, **settings)
             )
             ready = wait_until_ready(process, log)
-            found.append(Server(name, process.pid, trellis_addresses(ready["http"], ready["sprout"])))
+            found.append(BenchmarkServer(name, process.pid, trellis_addresses(ready["http"], ready["sprout"])))
         yield found
 
 
@@ -116,7 +116,7 @@ class Measured:
     cpu: tuple[float, ...]
 
 
-def measure(load: Spread, gateways: Sequence[Server], pids: Sequence[int], bench: Bench) -> Measured:
+def measure(load: ClusterTraffic, gateways: Sequence[BenchmarkServer], pids: Sequence[int], bench: Bench) -> Measured:
     """Put *load* on *gateways*; CPU time is that of *pids*."""
     traffic, server = load.at(gateways)
     with traffic.open(server, bench) as go:

@@ -21,7 +21,7 @@ from .__main__ import add_options, bench_of, chosen, exit_on_sigterm
 from .catalogue import WORKLOADS
 from .figures import Row, rows
 from .page import Facts, facts, git, keep, number, table
-from .rounds import Contestant, Outcome, run
+from .rounds import BenchmarkOutcome, Contestant, run
 from .servers import trellis
 from .workload import ROOT, Unavailable, Workload
 
@@ -30,7 +30,7 @@ HEAD = ("work", "here, a CPU-second", "there", "ratio", "ratio of items a second
 
 
 @dataclass(frozen=True)
-class Tree:
+class Checkout:
     """A checked-out commit, and the interpreter that has its packages."""
 
     name: str
@@ -39,7 +39,7 @@ class Tree:
 
 
 @contextmanager
-def checked_out(ref: str) -> Iterator[Tree]:
+def checked_out(ref: str) -> Iterator[Checkout]:
     """Check *ref* out into a temporary worktree, with an environment; raise `Unavailable` if that fails."""
     commit = git(ROOT, "rev-parse", "--short", "--verify", f"{ref}^{{commit}}")
     if not commit:
@@ -48,7 +48,7 @@ def checked_out(ref: str) -> Iterator[Tree]:
         root = Path(name) / "tree"
         _command(ROOT, "git", "worktree", "add", "--quiet", "--detach", str(root), commit)
         try:
-            yield Tree(commit, root, _python(root))
+            yield Checkout(commit, root, _python(root))
         finally:
             _command(ROOT, "git", "worktree", "remove", "--force", str(root))
 
@@ -66,13 +66,13 @@ def _command(folder: Path, *command: str) -> None:
         raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
-def entrants(workload: Workload, there: Tree) -> list[Contestant]:
+def entrants(workload: Workload, there: Checkout) -> list[Contestant]:
     """Return the gateway of this tree and that of the other one, under the same load."""
     other = partial(trellis, root=there.root, python=there.python)
     return [Contestant("here", trellis, workload.load), Contestant(there.name, other, workload.load, is_reference=True)]
 
 
-def report(outcome: Outcome, told: Facts) -> str:
+def report(outcome: BenchmarkOutcome, told: Facts) -> str:
     """Return the table."""
     by_work: dict[str, dict[str, Row]] = {}
     for row in rows(outcome.rounds, outcome.references):
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("ref", help="the commit to compare with: a branch, a tag, HEAD~3")
     add_options(parser)
     options = parser.parse_args(argv)
-    bench, told, outcome = bench_of(options), facts(), Outcome()
+    bench, told, outcome = bench_of(options), facts(), BenchmarkOutcome()
     try:
         with checked_out(options.ref) as there:
             for name in chosen(options.workloads):

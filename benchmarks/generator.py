@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from .rest_load import community
-from .servers import Server
+from .servers import BenchmarkServer
 from .workload import Bench, Load, LoadError, Result
 
 SOURCES = Path(__file__).parent / "load"
@@ -47,14 +47,14 @@ class Traffic(Load):
             bench.folder.mkdir(parents=True, exist_ok=True)
             _prepared_file(bench).write_bytes(b"".join(line + b"\n" for line in self.prepared()))
 
-    def runs_on(self, server: Server) -> bool:
+    def runs_on(self, server: BenchmarkServer) -> bool:
         """Return whether *server* has all services; NATS knows no direct messages."""
         direct = any(group.role == "pair" for group in self.groups)
         at = [server.addresses.get(group.service) for group in self.groups]
         return all(address is not None and not (direct and address.protocol == "nats") for address in at)
 
     @contextmanager
-    def open(self, server: Server, bench: Bench) -> Iterator[Callable[[], Result]]:
+    def open(self, server: BenchmarkServer, bench: Bench) -> Iterator[Callable[[], Result]]:
         """Start a generator, which is connected and warmed up when this yields, and gone when it is left."""
         command = [str(build(bench.folder)), *self._plan(server, bench)]
         pipe = subprocess.PIPE
@@ -65,7 +65,7 @@ class Traffic(Load):
             finally:
                 process.communicate()  # ends its standard input
 
-    def _plan(self, server: Server, bench: Bench) -> list[str]:
+    def _plan(self, server: BenchmarkServer, bench: Bench) -> list[str]:
         plan = {
             "topics": self.topics,
             "window": self.window,

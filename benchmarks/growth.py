@@ -37,8 +37,8 @@ from .__main__ import exit_on_sigterm
 from .catalogue import STREAM, fan
 from .page import facts, number, table
 from .rounds import cpu_seconds, in_turn
-from .servers import Server, running, trellis, trellis_addresses, wait_until_ready
-from .sockets import Listener, connect_websocket, read_until, text_frame
+from .servers import BenchmarkServer, running, trellis, trellis_addresses, wait_until_ready
+from .sockets import SocketListener, connect_websocket, read_until, text_frame
 from .workload import MARK, ROOT, Bench, LoadError
 
 SUBSCRIBERS, CHANNELS, RECORDS = (10, 100, 1_000, 10_000), (1, 100, 10_000), (1_000, 100_000, 1_000_000)
@@ -59,7 +59,7 @@ class Sizes:
     records: Sequence[int] = RECORDS
 
 
-class Row(NamedTuple):
+class GrowthFigure(NamedTuple):
     """A figure: *what* took so much CPU time with *size* of something, and *seconds* by the clock where these count."""
 
     what: str
@@ -69,7 +69,7 @@ class Row(NamedTuple):
     load: float = 0.0
 
 
-def deliveries(bench: Bench, counts: Sequence[int]) -> Iterator[Row]:
+def deliveries(bench: Bench, counts: Sequence[int]) -> Iterator[GrowthFigure]:
     """What a delivery costs, to so many subscribers."""
     costs: dict[int, list[float]] = {count: [] for count in counts}
     with trellis(bench, "growth", settings=MANY) as server:
@@ -86,7 +86,7 @@ def deliveries(bench: Bench, counts: Sequence[int]) -> Iterator[Row]:
     yield from _rows("a delivery; subscribers", costs)
 
 
-def messages(bench: Bench, counts: Sequence[int], number_sent: int = 6_400) -> Iterator[Row]:
+def messages(bench: Bench, counts: Sequence[int], number_sent: int = 6_400) -> Iterator[GrowthFigure]:
     """What a message to one subscriber costs, if so many channels have them in turns."""
     with ExitStack() as stack:
         spread = {}
@@ -107,15 +107,15 @@ def messages(bench: Bench, counts: Sequence[int], number_sent: int = 6_400) -> I
             yield from _rows(f"{what}; channels", costs)
 
 
-def _rows(what: str, costs: dict[int, list[float]]) -> Iterator[Row]:
+def _rows(what: str, costs: dict[int, list[float]]) -> Iterator[GrowthFigure]:
     for size, each in costs.items():
-        yield Row(what, size, statistics.median(each), load=os.getloadavg()[0])
+        yield GrowthFigure(what, size, statistics.median(each), load=os.getloadavg()[0])
 
 
 class Spread:
     """A publisher and a subscriber of *count* channels on the topic relay."""
 
-    def __init__(self, server: Server, count: int) -> None:
+    def __init__(self, server: BenchmarkServer, count: int) -> None:
         self._publisher, wire = (connect_websocket(server.addresses["relay"]) for _ in range(2))
         self._frames = []
         for at in range(count):
@@ -124,7 +124,7 @@ class Spread:
             read_until(wire, b'"peers"')
             said = {"type": 6, "topic": topic, "text": f"{MARK.decode()}{'x' * 50}"}
             self._frames.append(text_frame(json.dumps(said, separators=(",", ":")).encode()))
-        self._listener = Listener(wire)
+        self._listener = SocketListener(wire)
         self._next = 0
 
     def play(self, times: int, burst: int) -> None:
@@ -142,7 +142,7 @@ class Spread:
         self._listener.socket.close()
 
 
-def settle(server: Server) -> None:
+def settle(server: BenchmarkServer) -> None:
     """Wait until the gateway is idle."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
@@ -152,7 +152,7 @@ def settle(server: Server) -> None:
             return
 
 
-def histories(bench: Bench, sizes: Sequence[int]) -> Iterator[Row]:
+def histories(bench: Bench, sizes: Sequence[int]) -> Iterator[GrowthFigure]:
     """What starting, and queries of the history, cost with logs of so many records."""
     for size in sizes:
         data = bench.folder / "servers" / f"records-{size}"
@@ -166,7 +166,7 @@ def histories(bench: Bench, sizes: Sequence[int]) -> Iterator[Row]:
         shutil.rmtree(data)
 
 
-def _with_log(bench: Bench, data: Path, size: int) -> Iterator[Row]:
+def _with_log(bench: Bench, data: Path, size: int) -> Iterator[GrowthFigure]:
     with started(bench, data) as begin:
         first = begin
     begins = []
@@ -174,20 +174,22 @@ def _with_log(bench: Bench, data: Path, size: int) -> Iterator[Row]:
         with started(bench, data) as begin:
             begins.append(begin)
     cpu, seconds = (statistics.median(getattr(each, name) for each in begins) for name in ("cpu", "seconds"))
-    yield Row("start, index in place; records", size, cpu * 1e6, seconds, os.getloadavg()[0])
+    yield GrowthFigure("start, index in place; records", size, cpu * 1e6, seconds, os.getloadavg()[0])
     more = max(first.cpu - cpu, 0) * 1e6, max(first.seconds - seconds, 0)
-    yield Row("what an index to make adds; records", size, *more, os.getloadavg()[0])
+    yield GrowthFigure("what an index to make adds; records", size, *more, os.getloadavg()[0])
     with started(bench, data) as begin:
         settle(begin.server)
         with closing(History(begin.server, size)) as history:
             for what, targets in history.targets().items():
-                yield Row(f"{what}; records", size, history.cost(targets, bench.rounds), load=os.getloadavg()[0])
+                yield GrowthFigure(
+                    f"{what}; records", size, history.cost(targets, bench.rounds), load=os.getloadavg()[0]
+                )
 
 
 class Begin(NamedTuple):
     """A gateway that has just started, and what that took."""
 
-    server: Server
+    server: BenchmarkServer
     seconds: float
     cpu: float  # seconds
 
@@ -202,13 +204,15 @@ def started(bench: Bench, data: Path) -> Iterator[Begin]:
     ) as (process, log):
         ready = wait_until_ready(process, log, PATIENCE_SECONDS)
         seconds, cpu = time.monotonic() - began, cpu_seconds(process.pid)
-        yield Begin(Server("records", process.pid, trellis_addresses(ready["http"], ready["sprout"])), seconds, cpu)
+        yield Begin(
+            BenchmarkServer("records", process.pid, trellis_addresses(ready["http"], ready["sprout"])), seconds, cpu
+        )
 
 
 class History:
     """Queries of a channel's history in a log of *size* records, over one connection."""
 
-    def __init__(self, server: Server, size: int) -> None:
+    def __init__(self, server: BenchmarkServer, size: int) -> None:
         self._server = server
         self._rest = http.client.HTTPConnection(server.http, timeout=60)
         self._middles = [size // 2 - 50 * at for at in range(8)]  # sequences: one place alone would stay in caches
@@ -249,7 +253,7 @@ class History:
         self._rest.close()
 
 
-def measure(bench: Bench, sizes: Sizes) -> list[Row]:
+def measure(bench: Bench, sizes: Sizes) -> list[GrowthFigure]:
     """Measure everything, and say each figure on standard error."""
     found = []
     for rows in (
@@ -263,16 +267,16 @@ def measure(bench: Bench, sizes: Sizes) -> list[Row]:
     return found
 
 
-def report(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[GrowthFigure]) -> str:
     """Return the table as Markdown, the rows of a kind together."""
-    smallest: dict[str, Row] = {}
+    smallest: dict[str, GrowthFigure] = {}
     for row in rows:
         smallest.setdefault(row.what, row)
     body = [_cells(row, smallest[row.what]) for what in smallest for row in rows if row.what == what]
     return "\n".join(table(("what", "with", "CPU time", "to the smallest", "by the clock", "load"), body))
 
 
-def _cells(row: Row, smallest: Row) -> Sequence[str]:
+def _cells(row: GrowthFigure, smallest: GrowthFigure) -> Sequence[str]:
     what, _, unit = row.what.partition("; ")
     ratio = f"{row.cpu / smallest.cpu:.2f}" if smallest.cpu else ""
     clock = "" if row.seconds is None else f"{row.seconds:.2f} s"

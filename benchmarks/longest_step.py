@@ -46,7 +46,7 @@ ASKED = (
 )
 
 
-class Listener(Session):
+class ListeningSession(Session):
     """A peer that listens, and is told nothing."""
 
     protocol = "rest"
@@ -89,7 +89,7 @@ def fill(gateway: Gateway) -> None:
     gateway.channels.register(ROOM)
     bus = gateway.bus
     for _ in range(PEERS):
-        session = Listener(bus, Principal("anonymous", ""))
+        session = ListeningSession(bus, Principal("anonymous", ""))
         session.channels[ROOM] = None
         bus._members.setdefault(ROOM, {})[session] = None
         bus.presence._rosters.setdefault(ROOM, Roster()).add(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
-from .mixed_parties import Party, RelayParty, RestParty, SproutParty, StreamrParty
-from .servers import Server
+from .mixed_parties import MixedClient, MixedRelayClient, MixedRestClient, MixedSproutClient, MixedStreamrClient
+from .servers import BenchmarkServer
 from .sprout_nodes import trees
 from .streamr_load import SignedMessages
 from .workload import Bench, CountedLoad
@@ -23,7 +23,7 @@ class Mixed(CountedLoad):
 
     def __init__(self, cycles: int) -> None:
         self.cycles = cycles
-        self._sign = SignedMessages((cycles + 1) * 2 * EACH, StreamrParty.STREAM)
+        self._sign = SignedMessages((cycles + 1) * 2 * EACH, MixedStreamrClient.STREAM)
 
     def renew(self, bench: Bench) -> None:  # noqa: ARG002
         """Sign the messages and the nodes of the next round."""
@@ -31,16 +31,16 @@ class Mixed(CountedLoad):
         (self._tree,) = trees(1, (self.cycles + 1) * 2 * EACH)
 
     @contextmanager
-    def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
+    def prepare(self, server: BenchmarkServer) -> Iterator[Callable[[], int]]:
         """Connect everybody, and let each party do one cycle."""
         with ExitStack() as stack, ThreadPoolExecutor(4) as threads:
             parties = [
                 stack.enter_context(closing(party))
                 for party in (
-                    RelayParty(server),
-                    StreamrParty(server, self._messages),
-                    SproutParty(server, self._tree),
-                    RestParty(server),
+                    MixedRelayClient(server),
+                    MixedStreamrClient(server, self._messages),
+                    MixedSproutClient(server, self._tree),
+                    MixedRestClient(server),
                 )
             ]
 
@@ -53,7 +53,7 @@ class Mixed(CountedLoad):
             yield lambda: run(self.cycles)
 
 
-def _play(party: Party, cycles: int) -> int:
+def _play(party: MixedClient, cycles: int) -> int:
     """Do the cycles; return the number of requests."""
     for _ in range(cycles):
         party.say(EACH)

@@ -16,16 +16,16 @@ from typing import NoReturn
 
 from adapters.sprout.forest import forest
 
-from .servers import Server
+from .servers import BenchmarkServer
 from .sockets import (
     PATIENCE_SECONDS,
-    Listener,
+    SocketListener,
     connect_events,
     connect_websocket,
     read_until,
     text_frame,
 )
-from .sprout_load import Peer, announce, subscribe, until_held
+from .sprout_load import SproutLoadConnection, announce, subscribe, until_held
 from .sprout_nodes import Tree
 from .workload import MARK, SETTLE_SECONDS, LoadError
 
@@ -34,7 +34,7 @@ OWN, OTHERS = 8, 2  # listeners of the own protocol and of another one
 LATEST = 10  # messages that are read
 
 
-class SproutListener(Peer):
+class SproutListener(SproutLoadConnection):
     """An Arbor client: it welcomes what is announced to it."""
 
     @property
@@ -43,13 +43,13 @@ class SproutListener(Peer):
         return self.nodes
 
 
-class Party(ABC):
+class MixedClient(ABC):
     """Somebody who speaks on *channel*, and who listens there."""
 
-    def __init__(self, server: Server, channel: str) -> None:
+    def __init__(self, server: BenchmarkServer, channel: str) -> None:
         self.server = server
         self.channel = channel
-        self.listeners: Sequence[Listener | SproutListener] = ()
+        self.listeners: Sequence[SocketListener | SproutListener] = ()
         self._rest = http.client.HTTPConnection(server.http, timeout=PATIENCE_SECONDS)
         self._selector = selectors.DefaultSelector()
 
@@ -84,27 +84,27 @@ class Party(ABC):
             raise LoadError(f"{method} {path}: {response.status} {answer!r}")
         return answer
 
-    def attend(self, *listeners: Listener | SproutListener) -> None:
+    def attend(self, *listeners: SocketListener | SproutListener) -> None:
         """Hear with *listeners* from now on."""
         self.listeners = listeners
         for listener in listeners:
             self._selector.register(listener.socket, selectors.EVENT_READ, listener)
 
-    def relay_listeners(self, count: int) -> Iterator[Listener]:
+    def relay_listeners(self, count: int) -> Iterator[SocketListener]:
         """Connect to the topic relay, and subscribe."""
         for _ in range(count):
             wire = connect_websocket(self.server.addresses["relay"])
             wire.sendall(text_frame(json.dumps({"type": 2, "topic": self.channel}).encode()))
             read_until(wire, b'"peers"')
-            yield Listener(wire)
+            yield SocketListener(wire)
 
-    def stream_listeners(self, count: int) -> Iterator[Listener]:
+    def stream_listeners(self, count: int) -> Iterator[SocketListener]:
         """Connect to Streamr, and subscribe."""
         for _ in range(count):
             wire = connect_websocket(self.server.addresses["streamr"])
             wire.sendall(text_frame(json.dumps([2, 9, "s", self.channel, 0, None]).encode()))
             read_until(wire, b'[2,2,"s"')
-            yield Listener(wire)
+            yield SocketListener(wire)
 
     def close(self) -> None:
         """Hang up."""
@@ -114,10 +114,10 @@ class Party(ABC):
             listener.socket.close()
 
 
-class RelayParty(Party):
+class MixedRelayClient(MixedClient):
     """A peer of the topic relay."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: BenchmarkServer) -> None:
         super().__init__(server, "mixed-relay")
         self._wire = connect_websocket(server.addresses["relay"])
         packet = {"type": 6, "topic": self.channel, "text": TEXT.decode()}
@@ -134,12 +134,12 @@ class RelayParty(Party):
         self._wire.close()
 
 
-class StreamrParty(Party):
+class MixedStreamrClient(MixedClient):
     """A Streamr client; its *messages* are signed."""
 
     STREAM = "mixed-streamr"
 
-    def __init__(self, server: Server, messages: Sequence[bytes]) -> None:
+    def __init__(self, server: BenchmarkServer, messages: Sequence[bytes]) -> None:
         super().__init__(server, self.STREAM)
         self._wire = connect_websocket(server.addresses["streamr"])
         self._frames = map(text_frame, messages)
@@ -160,14 +160,14 @@ class StreamrParty(Party):
         self._wire.close()
 
 
-class SproutParty(Party):
+class MixedSproutClient(MixedClient):
     """An Arbor client; the nodes of its *tree* are signed."""
 
-    def __init__(self, server: Server, tree: Tree) -> None:
+    def __init__(self, server: BenchmarkServer, tree: Tree) -> None:
         community = forest.decode(tree.community.raw)
         assert isinstance(community, forest.Community)
         super().__init__(server, community.name.blob.decode())
-        self._peer = Peer(server.sprout)
+        self._peer = SproutLoadConnection(server.sprout)
         for root in (tree.identity, tree.community):
             announce(self._peer, [root])
             until_held(self._peer, [root.id])
@@ -191,12 +191,12 @@ class SproutParty(Party):
         self._peer.close()
 
 
-class RestParty(Party):
+class MixedRestClient(MixedClient):
     """A program."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: BenchmarkServer) -> None:
         super().__init__(server, "mixed-rest")
-        events = (Listener(connect_events(server.addresses["events"], self.channel)) for _ in range(OWN))
+        events = (SocketListener(connect_events(server.addresses["events"], self.channel)) for _ in range(OWN))
         self.attend(*events, *self.relay_listeners(OTHERS))
 
     def publish(self, count: int) -> None:

@@ -15,7 +15,7 @@ from statistics import median
 from . import charts
 from .catalogue import LATENCY, WORKLOADS
 from .figures import Row, rows
-from .rounds import Outcome
+from .rounds import BenchmarkOutcome
 from .workload import ROOT, Bench, Workload
 
 INTRODUCTION = """\
@@ -85,7 +85,7 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({model}), {system}"
 
 
-def write(folder: Path, outcome: Outcome, bench: Bench, told: Facts) -> str:
+def write(folder: Path, outcome: BenchmarkOutcome, bench: Bench, told: Facts) -> str:
     """Write `performance.md` and its pictures to *folder*; return the text."""
     measured = rows(outcome.rounds, outcome.references)
     pictures = folder / "performance"
@@ -100,7 +100,7 @@ def write(folder: Path, outcome: Outcome, bench: Bench, told: Facts) -> str:
     return text
 
 
-def _circumstances(outcome: Outcome, bench: Bench, told: Facts) -> str:
+def _circumstances(outcome: BenchmarkOutcome, bench: Bench, told: Facts) -> str:
     others = [each.others for each in outcome.rounds] or [0.0]
     lines = [
         f"Measured {told.date:%Y-%m-%d %H:%M} UTC, commit {told.commit}, on {told.machine}; {bench.rounds} rounds of"
@@ -145,7 +145,7 @@ def _ratio_picture(title: str, some: Sequence[Row], references: Mapping[str, str
         ]
         if bars:
             label = f"{workload.title} / {reference}"
-            groups.append(charts.Group(label, bars, workload.must))
+            groups.append(charts.BarGroup(label, bars, workload.must))
     return charts.ratios(f"{title}: ratios to the reference", groups) if groups else ""
 
 
@@ -157,7 +157,7 @@ def _latency_picture(title: str, some: Sequence[Row]) -> str:
             for row in some
             if row.workload == name
         ]
-        groups.append(charts.Group(WORKLOADS[name].title, bars))
+        groups.append(charts.BarGroup(WORKLOADS[name].title, bars))
     return charts.magnitudes(f"{title}: p99 (written: p50, p99, p99.9)", groups)
 
 
@@ -211,7 +211,7 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def keep(folder: Path, outcome: Outcome, bench: Bench, told: Facts) -> Path:
+def keep(folder: Path, outcome: BenchmarkOutcome, bench: Bench, told: Facts) -> Path:
     """Write everything that was measured as JSON, named by the date; return the path."""
     everything = {
         "date": told.date.isoformat(timespec="seconds"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from .servers import Server
+from .servers import BenchmarkServer
 from .sockets import PATIENCE_SECONDS, connect
 from .workload import CountedLoad, LoadError
 
@@ -20,14 +20,14 @@ END = "Connection: close\r\nContent-Length: %d\r\n\r\n"
 ACCEPTED = b'"sequence":'
 
 
-def rest(server: Server, method: str, path: str, body: bytes | None = None) -> Any:
+def rest(server: BenchmarkServer, method: str, path: str, body: bytes | None = None) -> Any:
     """Return what the gateway's REST interface answers."""
     with closing(http.client.HTTPConnection(server.http, timeout=PATIENCE_SECONDS)) as connection:
         connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
         return json.loads(connection.getresponse().read())
 
 
-def community(server: Server, channel: str) -> str:
+def community(server: BenchmarkServer, channel: str) -> str:
     """Create *channel*; return the id of its Arbor community, once that is signed."""
     path = f"/v1/channels/{channel}"
     rest(server, "PUT", path)
@@ -36,20 +36,20 @@ def community(server: Server, channel: str) -> str:
     return str(id)
 
 
-class Lines(CountedLoad):
+class BulkLines(CountedLoad):
     """*count* messages in one request, a line for each, answered line by line as they reach the disk."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
     @contextmanager
-    def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
+    def prepare(self, server: BenchmarkServer) -> Iterator[Callable[[], int]]:
         """Send a few lines before."""
         send_lines(server, max(self.count // 20, 1))
         yield lambda: send_lines(server, self.count)
 
 
-def send_lines(server: Server, count: int) -> int:
+def send_lines(server: BenchmarkServer, count: int) -> int:
     """Publish *count* messages; return how many were accepted, which are all."""
     body = b"".join(b'{"n":%d,"text":"%b"}\n' % (n, TEXT.encode()) for n in range(count))
     at = server.addresses["rest"]

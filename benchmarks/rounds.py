@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import psutil
 
-from .servers import SERVERS, Server, Start
+from .servers import SERVERS, BenchmarkServer, Start
 from .workload import Bench, Load, LoadError, Round, Unavailable, Workload
 
 REST_SECONDS = 0.2  # between two rounds: what the one before left to do is done
@@ -29,7 +29,7 @@ class Contestant:
 
 
 @dataclass
-class Outcome:
+class BenchmarkOutcome:
     """All rounds, and what was not measured, with the reason."""
 
     rounds: list[Round] = field(default_factory=list)
@@ -66,13 +66,13 @@ def contestants(workload: Workload) -> list[Contestant]:
     return found
 
 
-def run(name: str, workload: Workload, entrants: Sequence[Contestant], bench: Bench, outcome: Outcome) -> None:
+def run(name: str, workload: Workload, entrants: Sequence[Contestant], bench: Bench, outcome: BenchmarkOutcome) -> None:
     """Measure *workload*, called *name*, and add to *outcome*."""
     for entrant in entrants:
         if entrant.is_reference:
             outcome.references[name] = entrant.name
     with ExitStack() as stack:
-        servers: dict[str, Server] = {}
+        servers: dict[str, BenchmarkServer] = {}
         if not workload.fresh:
             servers = _start_all(entrants, bench, stack, outcome)
         for number in range(bench.rounds):
@@ -92,7 +92,9 @@ def run(name: str, workload: Workload, entrants: Sequence[Contestant], bench: Be
                     sys.stderr.write(f"{name:16} {entrant.name:12} FAILED: {error}\n")
 
 
-def _start_all(entrants: Sequence[Contestant], bench: Bench, stack: ExitStack, outcome: Outcome) -> dict[str, Server]:
+def _start_all(
+    entrants: Sequence[Contestant], bench: Bench, stack: ExitStack, outcome: BenchmarkOutcome
+) -> dict[str, BenchmarkServer]:
     """Start a server for each contestant; those that cannot be started are missing."""
     servers = {}
     for entrant in entrants:
@@ -113,7 +115,7 @@ def in_turn(entrants: Sequence[Entrant], number: int) -> Iterator[Entrant]:
     yield from entrants if number % 2 == 0 else reversed(entrants)
 
 
-def _measure(name: str, entrant: Contestant, number: int, server: Server, bench: Bench) -> Round | None:
+def _measure(name: str, entrant: Contestant, number: int, server: BenchmarkServer, bench: Bench) -> Round | None:
     """Return the round; None if the server cannot do that."""
     if not entrant.load.runs_on(server):
         return None

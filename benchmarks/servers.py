@@ -27,7 +27,7 @@ STREAMR_PATH = "/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
 
 
 @dataclass(frozen=True)
-class Address:
+class ServiceAddress:
     """Where a server listens, and the protocol it speaks there, in the words of the load generator."""
 
     protocol: str
@@ -40,12 +40,12 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Server:
+class BenchmarkServer:
     """A server that is up: its process, whose CPU time is taken, and where it serves what."""
 
     name: str
     pid: int
-    addresses: Mapping[str, Address]
+    addresses: Mapping[str, ServiceAddress]
 
     @property
     def http(self) -> str:
@@ -62,7 +62,7 @@ class Server:
         return f"{at.host}:{at.port}"
 
 
-Start = Callable[[Bench, str], AbstractContextManager[Server]]
+Start = Callable[[Bench, str], AbstractContextManager[BenchmarkServer]]
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def trellis(
     python: str = sys.executable,
     planted: int = 0,
     settings: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[Server]:
+) -> Iterator[BenchmarkServer]:
     """The gateway in *root* as a user starts it, with its log on disk, but without rate limits.
 
     *planted* is how many Arbor replies it holds from the beginning; *settings* are variables of its environment.
@@ -87,34 +87,34 @@ def trellis(
     command = [python, "-m", "gateway", "serve", "--port", "0", "--sprout-port", "0", "--data", str(data)]
     with running(name, command, work, cwd=root, TRELLIS_LIMITS__RATES="off", **settings) as (process, log):
         ready = wait_until_ready(process, log)
-        yield Server(name, process.pid, trellis_addresses(ready["http"], ready["sprout"]))
+        yield BenchmarkServer(name, process.pid, trellis_addresses(ready["http"], ready["sprout"]))
     shutil.rmtree(data, ignore_errors=True)
 
 
-def trellis_addresses(http: str, sprout: str) -> dict[str, Address]:
+def trellis_addresses(http: str, sprout: str) -> dict[str, ServiceAddress]:
     """What a gateway at *http* and *sprout* (HOST:PORT) serves."""
     at, arbor = _split(http), _split(sprout)
     return {
-        "relay": Address("relay", *at, "/relay"),
-        "streamr": Address("streamr", *at, STREAMR_PATH),
-        "rest": Address("rest", *at),
-        "events": Address("events", *at),
-        "sprout": Address("sprout", *arbor),
+        "relay": ServiceAddress("relay", *at, "/relay"),
+        "streamr": ServiceAddress("streamr", *at, STREAMR_PATH),
+        "rest": ServiceAddress("rest", *at),
+        "events": ServiceAddress("events", *at),
+        "sprout": ServiceAddress("sprout", *arbor),
     }
 
 
 @contextmanager
-def node(bench: Bench, name: str) -> Iterator[Server]:
+def node(bench: Bench, name: str) -> Iterator[BenchmarkServer]:
     """The topic relay's reference server, `@yume-chan/koshare-router` from npm, on Node."""
     with _on_node(bench, name, "relay.cjs", "@yume-chan/koshare-router") as (pid, at):
-        yield Server(name, pid, {"relay": Address("relay", *at)})
+        yield BenchmarkServer(name, pid, {"relay": ServiceAddress("relay", *at)})
 
 
 @contextmanager
-def streamr_broker(bench: Bench, name: str, *options: str) -> Iterator[Server]:
+def streamr_broker(bench: Bench, name: str, *options: str) -> Iterator[BenchmarkServer]:
     """A Streamr broker on the genuine libraries, on Node."""
     with _on_node(bench, name, "streamr.cjs", "streamr-client-protocol", *options) as (pid, at):
-        yield Server(name, pid, {"streamr": Address("streamr", *at, STREAMR_PATH)})
+        yield BenchmarkServer(name, pid, {"streamr": ServiceAddress("streamr", *at, STREAMR_PATH)})
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def _on_node(
 
 
 @contextmanager
-def nats(bench: Bench, name: str) -> Iterator[Server]:
+def nats(bench: Bench, name: str) -> Iterator[BenchmarkServer]:
     """A nats-server, the strongest general-purpose broker at hand; it speaks its own protocol."""
     ports = bench.folder / "servers" / "nats-ports"
     shutil.rmtree(ports, ignore_errors=True)
@@ -139,11 +139,11 @@ def nats(bench: Bench, name: str) -> Iterator[Server]:
         told = ports / f"nats-server_{process.pid}.ports"
         _wait_until(lambda: told.exists() and bool(told.read_text()), process, log)
         port = int(json.loads(told.read_text())["nats"][0].rpartition(":")[2])
-        yield Server(name, process.pid, {"relay": Address("nats", HOST, port)})
+        yield BenchmarkServer(name, process.pid, {"relay": ServiceAddress("nats", HOST, port)})
 
 
 @contextmanager
-def sprout_relay(bench: Bench, name: str, flags: Sequence[str] = ()) -> Iterator[Server]:
+def sprout_relay(bench: Bench, name: str, flags: Sequence[str] = ()) -> Iterator[BenchmarkServer]:
     """The relay on the Go library, with its grove on disk; it watches that and logs, as the genuine one does."""
     work = bench.folder / "servers"
     work.mkdir(parents=True, exist_ok=True)
@@ -155,8 +155,8 @@ def sprout_relay(bench: Bench, name: str, flags: Sequence[str] = ()) -> Iterator
     shutil.rmtree(grove, ignore_errors=True)
     grove.mkdir(parents=True)
     with running(name, [str(binary), *flags, str(grove)], work) as (process, log):
-        yield Server(
-            name, process.pid, {"sprout": Address("sprout", *_split(wait_until_ready(process, log)["sprout"]))}
+        yield BenchmarkServer(
+            name, process.pid, {"sprout": ServiceAddress("sprout", *_split(wait_until_ready(process, log)["sprout"]))}
         )
     shutil.rmtree(grove, ignore_errors=True)
 

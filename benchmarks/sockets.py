@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from .servers import Address
+from .servers import ServiceAddress
 from .workload import MARK, LoadError
 
 PATIENCE_SECONDS = 30.0
@@ -24,14 +24,14 @@ def connect(host: str, port: int) -> socket.socket:
     return wire
 
 
-def connect_websocket(at: Address) -> socket.socket:
+def connect_websocket(at: ServiceAddress) -> socket.socket:
     """Open a WebSocket."""
     wire = connect(at.host, at.port)
     _request(wire, UPGRADE % (at.path, at.host, at.port), b"HTTP/1.1 101")
     return wire
 
 
-def connect_events(at: Address, channel: str) -> socket.socket:
+def connect_events(at: ServiceAddress, channel: str) -> socket.socket:
     """Listen to the server-sent events of *channel*; the first one, `welcome`, has been read."""
     wire = connect(at.host, at.port)
     _request(wire, EVENTS % (f"/v1/channels/{channel.replace(' ', '%20')}/events", at.host, at.port), b"HTTP/1.1 200")
@@ -73,7 +73,7 @@ def text_frame(payload: bytes) -> bytes:
     return head + bytes(4) + payload
 
 
-class Listener:
+class SocketListener:
     """A connection that is only read; `heard` counts the messages, each of which has `MARK` in it once."""
 
     def __init__(self, wire: socket.socket) -> None:

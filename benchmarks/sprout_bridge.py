@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from .rest_load import community
 from .rounds import cpu_seconds
-from .servers import Address, Server, trellis
+from .servers import BenchmarkServer, ServiceAddress, trellis
 from .sockets import PATIENCE_SECONDS, connect_websocket, read_until, text_frame
-from .sprout_load import Peer, hear, hear_silence, subscribe
+from .sprout_load import SproutLoadConnection, hear, hear_silence, subscribe
 from .workload import Bench, LoadError, Unavailable
 
 PROBES = 500  # messages a second that measure
@@ -32,7 +32,7 @@ ALONE_SECONDS = 2.0
 CHUNK = 64  # messages that are sent together at a rate
 
 
-class Round(NamedTuple):
+class BridgeRound(NamedTuple):
     """Nodes a second of the clock and of the gateway's CPU time; the relay's median (us) alone and meanwhile."""
 
     per_second: float
@@ -44,7 +44,7 @@ class Round(NamedTuple):
 class RelayPeer:
     """A peer of the topic relay on a raw socket."""
 
-    def __init__(self, at: Address, topic: str) -> None:
+    def __init__(self, at: ServiceAddress, topic: str) -> None:
         self.socket = connect_websocket(at)
         self.topic = topic
         self.socket.sendall(text_frame(json.dumps({"type": 2, "topic": topic}).encode()))
@@ -56,7 +56,7 @@ class RelayPeer:
         return text_frame(json.dumps(packet, separators=(",", ":")).encode())
 
 
-def probe(at: Address, report: Connection) -> None:
+def probe(at: ServiceAddress, report: Connection) -> None:
     """Measure until told to stop; report when (`perf_counter`) and how long (us)."""
     speaker, listener = RelayPeer(at, "probe"), RelayPeer(at, "probe")
     data, found = speaker.broadcast(text="x" * 60), []
@@ -71,7 +71,7 @@ def probe(at: Address, report: Connection) -> None:
 
 
 @contextmanager
-def probing(at: Address) -> Iterator[Connection]:
+def probing(at: ServiceAddress) -> Iterator[Connection]:
     """A process that measures."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=probe, args=(at, theirs), daemon=True)
@@ -82,11 +82,11 @@ def probing(at: Address) -> Iterator[Connection]:
         process.join(PATIENCE_SECONDS)
 
 
-def measure(server: Server, count: int, rate: float) -> Round:
+def measure(server: BenchmarkServer, count: int, rate: float) -> BridgeRound:
     """Let *count* messages be signed, *rate* a second or all at once."""
     topic = f"bridge{time.time_ns()}"
     speaker = RelayPeer(server.addresses["relay"], topic)
-    with closing(Peer(server.sprout)) as listener, probing(server.addresses["relay"]) as report:
+    with closing(SproutLoadConnection(server.sprout)) as listener, probing(server.addresses["relay"]) as report:
         subscribe([listener], community(server, topic))
         speaker.socket.sendall(speaker.broadcast(text="first"))
         hear([listener], [1])
@@ -101,7 +101,7 @@ def measure(server: Server, count: int, rate: float) -> Round:
         found: list[tuple[float, float]] = report.recv()
     alone = [took for at, took in found if begin - ALONE_SECONDS <= at < begin]
     meanwhile = [took for at, took in found if begin <= at < end]
-    return Round(count / (end - begin), count / spent, median(alone), median(meanwhile))
+    return BridgeRound(count / (end - begin), count / spent, median(alone), median(meanwhile))
 
 
 def _say(speaker: RelayPeer, frames: Sequence[bytes], rate: float) -> None:
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=0.0, help="messages a second; all at once without")
     parser.add_argument("--out", type=Path, default=Bench().folder, help="where results are written")
     options = parser.parse_args(argv)
-    rounds: list[Round] = []
+    rounds: list[BridgeRound] = []
     try:
         for _ in range(options.rounds):
             with trellis(Bench(options.out), "trellis") as server:
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def table(rounds: Sequence[Round]) -> str:
+def table(rounds: Sequence[BridgeRound]) -> str:
     """The best and the median of each figure."""
     lines = ["| what | best | median |", "|---|---|---|"]
     for name, values, best in (

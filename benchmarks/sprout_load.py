@@ -20,7 +20,7 @@ _ANNOUNCE = re.compile(rb"^announce (\d+) ", re.MULTILINE)
 _STATUS = re.compile(rb"^status \d+ (\d+)$", re.MULTILINE)
 
 
-class Peer:
+class SproutLoadConnection:
     """One connection. `nodes`, `answers` and `refused` count what came: node lines, statuses and responses, and
     those statuses that are not 0.
     """
@@ -72,13 +72,18 @@ class Peer:
         return not head.startswith(b"response ") or body.count(b"SHA512_B32__") >= int(head.split()[2])
 
 
-def subscribe(peers: Iterable[Peer], community: str) -> None:
+def subscribe(peers: Iterable[SproutLoadConnection], community: str) -> None:
     """Let all *peers* listen."""
     for peer in peers:
         peer.ask(b"subscribe %%d %b\n" % community.encode())
 
 
-def announce(peer: Peer, lines: Sequence[NodeLine], listeners: Sequence[Peer] = (), batch: int = 1) -> None:
+def announce(
+    peer: SproutLoadConnection,
+    lines: Sequence[NodeLine],
+    listeners: Sequence[SproutLoadConnection] = (),
+    batch: int = 1,
+) -> None:
     """Announce *lines*, *batch* to a message, `WINDOW` nodes in flight, until all *listeners* have them all."""
     texts = [
         b"announce %%d %d\n" % len(part) + b"".join([line.line + b"\n" for line in part])
@@ -101,14 +106,14 @@ def announce(peer: Peer, lines: Sequence[NodeLine], listeners: Sequence[Peer] = 
                 key.data.take()
 
 
-def until_held(peer: Peer, ids: Sequence[str]) -> None:
+def until_held(peer: SproutLoadConnection, ids: Sequence[str]) -> None:
     """Wait until the server holds the nodes *ids*: the reference answers before it does."""
     text = b"query %%d %d\n" % len(ids) + b"".join([id.encode() + b"\n" for id in ids])
     while peer.ask(text).count(b"SHA512_B32__") < len(ids):
         pass
 
 
-def ask_all(peer: Peer, text: bytes, count: int, window: int = 8) -> None:
+def ask_all(peer: SproutLoadConnection, text: bytes, count: int, window: int = 8) -> None:
     """Ask the same *count* times, *window* in flight."""
     start, sent = peer.answers, 0
     while peer.answers - start < count:
@@ -119,7 +124,7 @@ def ask_all(peer: Peer, text: bytes, count: int, window: int = 8) -> None:
         peer.take()
 
 
-def hear(listeners: Sequence[Peer], wanted: Sequence[int]) -> None:
+def hear(listeners: Sequence[SproutLoadConnection], wanted: Sequence[int]) -> None:
     """Read until each of *listeners* has heard as many nodes as *wanted*."""
     waiting = {each.socket: (each, want) for each, want in zip(listeners, wanted, strict=True)}
     while waiting := {key: pair for key, pair in waiting.items() if pair[0].nodes < pair[1]}:
@@ -130,7 +135,7 @@ def hear(listeners: Sequence[Peer], wanted: Sequence[int]) -> None:
             waiting[each][0].take()
 
 
-def hear_silence(listeners: Sequence[Peer]) -> None:
+def hear_silence(listeners: Sequence[SproutLoadConnection]) -> None:
     """Read until nothing comes for a while."""
     waiting = {each.socket: each for each in listeners}
     while readable := select.select(list(waiting), [], [], SILENCE_SECONDS)[0]:
@@ -139,10 +144,10 @@ def hear_silence(listeners: Sequence[Peer]) -> None:
 
 
 @contextmanager
-def connected(address: str, count: int) -> Iterator[list[Peer]]:
+def connected(address: str, count: int) -> Iterator[list[SproutLoadConnection]]:
     """Connect *count* peers, and hang up; raise `LoadError` if the server refused anything."""
     with ExitStack() as stack:
-        peers = [stack.enter_context(closing(Peer(address))) for _ in range(count)]
+        peers = [stack.enter_context(closing(SproutLoadConnection(address))) for _ in range(count)]
         yield peers
         if refused := sum(peer.refused for peer in peers):
             raise LoadError(f"{refused} requests were refused")

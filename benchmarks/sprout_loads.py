@@ -10,8 +10,8 @@ from adapters.sprout.forest import forest
 from adapters.sprout.wire.codec import NodeLine, Response
 from adapters.sprout.wire.parser import Parser
 
-from .servers import Server
-from .sprout_load import Peer, announce, ask_all, connected, subscribe, until_held
+from .servers import BenchmarkServer
+from .sprout_load import SproutLoadConnection, announce, ask_all, connected, subscribe, until_held
 from .sprout_nodes import Tree, trees
 from .workload import Bench, CountedLoad
 
@@ -38,7 +38,7 @@ class Announce(ForestLoad):
         self.batch = batch
 
     @contextmanager
-    def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
+    def prepare(self, server: BenchmarkServer) -> Iterator[Callable[[], int]]:
         """Announce what the nodes stand below."""
         tree = self.trees[0]
         with connected(server.sprout, 1) as (peer,):
@@ -65,7 +65,7 @@ class FanOut(ForestLoad):
         self.listeners = listeners
 
     @contextmanager
-    def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
+    def prepare(self, server: BenchmarkServer) -> Iterator[Callable[[], int]]:
         """Let the listeners subscribe."""
         tree = self.trees[0]
         with connected(server.sprout, 1 + self.listeners) as (peer, *listeners):
@@ -94,7 +94,7 @@ class Ask(ForestLoad):
         self.trees = self.trees or trees(1, self.held)
 
     @contextmanager
-    def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
+    def prepare(self, server: BenchmarkServer) -> Iterator[Callable[[], int]]:
         """Announce the forest."""
         tree = self.trees[0]
         with connected(server.sprout, 1) as (peer,):
@@ -124,7 +124,7 @@ class AskPlanted(CountedLoad):
         self.question = question
 
     @contextmanager
-    def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
+    def prepare(self, server: BenchmarkServer) -> Iterator[Callable[[], int]]:
         """Find the community."""
         with connected(server.sprout, 1) as (peer,):
             community = next(line for line in _nodes(peer.ask(b"list %d 1 9\n")) if b"room " in line.raw)
@@ -145,7 +145,7 @@ class Bootstrap(ForestLoad):
         self.trees = self.trees or trees(10, self.size // 10)
 
     @contextmanager
-    def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
+    def prepare(self, server: BenchmarkServer) -> Iterator[Callable[[], int]]:
         """Let another client announce the forest."""
         with connected(server.sprout, 1) as (peer,):
             for tree in self.trees:
@@ -162,7 +162,7 @@ class Bootstrap(ForestLoad):
             yield run
 
 
-def _bootstrap(peer: Peer, community: bytes, held: set[str]) -> None:
+def _bootstrap(peer: SproutLoadConnection, community: bytes, held: set[str]) -> None:
     peer.ask(b"subscribe %%d %b\n" % community)
     leaves = _nodes(peer.ask(b"leaves_of %%d %b 1024\n" % community))
     peer.ask(b"announce %d 0\n")

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from .servers import Address, running, trellis_addresses, wait_until_ready
+from .servers import ServiceAddress, running, trellis_addresses, wait_until_ready
 from .sockets import connect_websocket, text_frame
 from .streamr_load import request
 from .workload import LoadError
@@ -32,7 +32,7 @@ STREAM = "talk"
 class Resend:
     """A connection that asks for everything and reads it, in a process of its own."""
 
-    def __init__(self, at: Address, stream: str) -> None:
+    def __init__(self, at: ServiceAddress, stream: str) -> None:
         self._bytes = multiprocessing.Value("Q", 0)
         self._process = multiprocessing.Process(target=_read, args=(at, stream, self._bytes))
         self._process.start()
@@ -53,7 +53,7 @@ class Resend:
         self._process.join()
 
 
-def _read(at: Address, stream: str, count: Any) -> None:
+def _read(at: ServiceAddress, stream: str, count: Any) -> None:
     wire, tail = connect_websocket(at), b""
     wire.settimeout(None)
     wire.sendall(text_frame(json.dumps([2, 12, "all", stream, 0, [0, 0], None, None]).encode()))
@@ -65,7 +65,7 @@ def _read(at: Address, stream: str, count: Any) -> None:
 class Talk:
     """A publisher and a subscriber."""
 
-    def __init__(self, at: Address) -> None:
+    def __init__(self, at: ServiceAddress) -> None:
         self._publisher, self._subscriber = connect_websocket(at), connect_websocket(at)
         self._subscriber.sendall(text_frame(json.dumps([2, 9, "s", STREAM, 0, None]).encode()))
         self._subscriber.recv(4096)
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def compare_latencies(at: Address, talk: Talk, stream: str, rounds: int, seconds: float) -> None:
+def compare_latencies(at: ServiceAddress, talk: Talk, stream: str, rounds: int, seconds: float) -> None:
     """Print the median latency of live messages without and with a resend of *stream*, in turns."""
     medians: dict[str, list[float]] = {"without": [], "with": []}
     for _ in range(rounds):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .servers import Server
+    from .servers import BenchmarkServer
 
 ROOT = Path(__file__).parent.parent
 MARK = b"~bench~"  # stands once in each text: loads in Python count it
@@ -72,12 +72,12 @@ class Load(ABC):
     def renew(self, bench: Bench) -> None:  # most have nothing to make
         """Make what all servers are sent alike in the next round."""
 
-    def runs_on(self, server: Server) -> bool:  # noqa: ARG002
+    def runs_on(self, server: BenchmarkServer) -> bool:  # noqa: ARG002
         """Return whether *server* can do it at all."""
         return True
 
     @abstractmethod
-    def open(self, server: Server, bench: Bench) -> AbstractContextManager[Callable[[], Result]]:
+    def open(self, server: BenchmarkServer, bench: Bench) -> AbstractContextManager[Callable[[], Result]]:
         """Connect and warm up; yield the function that does what is measured. Raises `LoadError`."""
 
 
@@ -85,11 +85,11 @@ class CountedLoad(Load):
     """A load in Python, which is a fixed amount of work and says how many items that was."""
 
     @abstractmethod
-    def prepare(self, server: Server) -> AbstractContextManager[Callable[[], int]]:
+    def prepare(self, server: BenchmarkServer) -> AbstractContextManager[Callable[[], int]]:
         """Connect and warm up; yield the function that does what is measured, and returns the number of items."""
 
     @contextmanager
-    def open(self, server: Server, bench: Bench) -> Iterator[Callable[[], Result]]:  # noqa: ARG002
+    def open(self, server: BenchmarkServer, bench: Bench) -> Iterator[Callable[[], Result]]:  # noqa: ARG002
         """Measure how long `prepare`'s function takes."""
         with self.prepare(server) as run:
             yield lambda: _timed(run)

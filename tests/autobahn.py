@@ -22,7 +22,7 @@ Answer = tuple[int, bytes]
 
 
 @dataclass(frozen=True)
-class Case:
+class AutobahnCase:
     """*pieces* are written one after the other; *answers* are (opcode, payload), the last of them a `CLOSE`.
 
     *bye* is what the client writes once it has all answers but the last.
@@ -61,14 +61,14 @@ def said(code: int) -> Answer:
     return CLOSE, code.to_bytes(2, "big")
 
 
-def good(number: str, pieces: Sequence[bytes], *answers: Answer) -> Case:
+def good(number: str, pieces: Sequence[bytes], *answers: Answer) -> AutobahnCase:
     """A case after which the client closes with 1000, which is answered with the same."""
-    return Case(number, tuple(pieces), (*answers, said(1000)), frame(*said(1000)))
+    return AutobahnCase(number, tuple(pieces), (*answers, said(1000)), frame(*said(1000)))
 
 
-def failed(number: str, pieces: Sequence[bytes], *answers: Answer, code: int = 1002) -> Case:
+def failed(number: str, pieces: Sequence[bytes], *answers: Answer, code: int = 1002) -> AutobahnCase:
     """A case that the server ends with *code*."""
-    return Case(number, tuple(pieces), (*answers, said(code)))
+    return AutobahnCase(number, tuple(pieces), (*answers, said(code)))
 
 
 def in_cuts(numbers: str, frames: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
@@ -79,7 +79,7 @@ def in_cuts(numbers: str, frames: Sequence[bytes]) -> Iterator[tuple[str, Sequen
 # 1: messages of several sizes
 
 
-def sizes() -> Iterator[Case]:
+def sizes() -> Iterator[AutobahnCase]:
     """1.1 text, 1.2 binary; the last one in pieces of 997 bytes."""
     for i, size in enumerate((0, 125, 126, 127, 128, 65535, 65536, 65536), 1):
         for kind, opcode, payload in ((1, TEXT, b"*"), (2, BINARY, b"\xfe")):
@@ -91,7 +91,7 @@ def sizes() -> Iterator[Case]:
 # 2: pings and pongs
 
 
-def pings() -> Iterator[Case]:
+def pings() -> Iterator[AutobahnCase]:
     """A ping is answered with its payload, a pong with nothing."""
     binary = b"\x00\xff\xfe\xfd\xfc\xfb\x00\xff"
     for number, payload in (("2.1", b""), ("2.2", b"Hello, world!"), ("2.3", binary), ("2.4", b"\xfe" * 125)):
@@ -110,7 +110,7 @@ def pings() -> Iterator[Case]:
 # 3 and 4: reserved bits and opcodes
 
 
-def reserved() -> Iterator[Case]:
+def reserved() -> Iterator[AutobahnCase]:
     """What comes before the bad frame is answered, what comes after it is not."""
     hello, ping, echo = frame(TEXT, b"Hello, world!"), frame(PING), (TEXT, b"Hello, world!")
     yield failed("3.1", [frame(TEXT, b"Hello, world!", reserved=1)])
@@ -131,7 +131,7 @@ def reserved() -> Iterator[Case]:
 # 5: fragments
 
 
-def fragmented() -> Iterator[Case]:
+def fragmented() -> Iterator[AutobahnCase]:
     """Only messages are in fragments, and all of one come before the next; control frames may come in between."""
     yield failed("5.1", fragments([b"fragment1", b"fragment2"], PING))
     yield failed("5.2", fragments([b"fragment1", b"fragment2"], PONG))
@@ -161,7 +161,7 @@ def fragmented() -> Iterator[Case]:
 # 6: UTF-8
 
 
-def texts() -> Iterator[Case]:
+def texts() -> Iterator[AutobahnCase]:
     """Fragments of texts, which may end within a character; a bad one is refused at its first bad byte (6.4)."""
     for number, parts in (("6.1.1", [b""]), ("6.1.2", [b""] * 3), ("6.1.3", [b"", b"middle frame payload", b""])):
         yield good(number, fragments(parts), (TEXT, b"".join(parts)))
@@ -213,7 +213,7 @@ EDGES = ["ed9fbf", "ee8080", "efbfbd", "f48fbfbf", "f4908080"]  # 6.11; the last
 # fmt: on
 
 
-def characters() -> Iterator[Case]:
+def characters() -> Iterator[AutobahnCase]:
     """6.5 to 6.23: whole texts; 6.6 is all that κόσμε begins with."""
     for section, texts in VALID.items():
         yield from (character(f"6.{section}.{i}", bytes.fromhex(text)) for i, text in enumerate(texts, 1))
@@ -231,7 +231,7 @@ def characters() -> Iterator[Case]:
             yield failed(f"6.6.{i}", [frame(TEXT, KOSME[:i])], code=1007)
 
 
-def character(number: str, text: bytes) -> Case:
+def character(number: str, text: bytes) -> AutobahnCase:
     """A whole text that is valid."""
     return good(number, [frame(TEXT, text)], (TEXT, text))
 
@@ -239,26 +239,26 @@ def character(number: str, text: bytes) -> Case:
 # 7: closes
 
 
-def closes() -> Iterator[Case]:
+def closes() -> Iterator[AutobahnCase]:
     """A close is answered with the same, and nothing after it with anything."""
     hello, bye = frame(TEXT, b"Hello, world!"), frame(*said(1000))
-    yield Case("7.1.1", (hello + bye,), ((TEXT, b"Hello, world!"), said(1000)))
-    yield Case("7.1.2", (bye + bye,), (said(1000),))
-    yield Case("7.1.3", (bye + frame(PING),), (said(1000),))
-    yield Case("7.1.4", (bye + hello,), (said(1000),))
+    yield AutobahnCase("7.1.1", (hello + bye,), ((TEXT, b"Hello, world!"), said(1000)))
+    yield AutobahnCase("7.1.2", (bye + bye,), (said(1000),))
+    yield AutobahnCase("7.1.3", (bye + frame(PING),), (said(1000),))
+    yield AutobahnCase("7.1.4", (bye + hello,), (said(1000),))
     first, second = fragments([b"fragment1", b"fragment2"])
-    yield Case("7.1.5", (first + bye + second,), (said(1000),))
+    yield AutobahnCase("7.1.5", (first + bye + second,), (said(1000),))
     large = b"BAsd7&jh23" * 26_215  # 256 KiB
-    yield Case("7.1.6", (frame(TEXT, large), bye, frame(PING)), ((TEXT, large), said(1000)))
-    yield Case("7.3.1", (frame(CLOSE),), ((CLOSE, b""),))
+    yield AutobahnCase("7.1.6", (frame(TEXT, large), bye, frame(PING)), ((TEXT, large), said(1000)))
+    yield AutobahnCase("7.3.1", (frame(CLOSE),), ((CLOSE, b""),))
     yield failed("7.3.2", [frame(CLOSE, b"a")])
     for number, reason in (("7.3.3", b""), ("7.3.4", b"Hello, world!"), ("7.3.5", b"*" * 123)):
-        yield Case(number, (frame(CLOSE, said(1000)[1] + reason),), ((CLOSE, said(1000)[1] + reason),))
+        yield AutobahnCase(number, (frame(CLOSE, said(1000)[1] + reason),), ((CLOSE, said(1000)[1] + reason),))
     yield failed("7.3.6", [frame(CLOSE, said(1000)[1] + b"*" * 124)])
     yield failed("7.5.1", [frame(CLOSE, said(1000)[1] + KOSME + b"\xed\xa0\x80edited")], code=1007)
     codes = 1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 3000, 3999, 4000, 4999
     for i, code in enumerate(codes, 1):
-        yield Case(f"7.7.{i}", (frame(*said(code)),), (said(code),))
+        yield AutobahnCase(f"7.7.{i}", (frame(*said(code)),), (said(code),))
     for i, code in enumerate((0, 999, 1004, 1005, 1006, 1016, 1100, 2000, 2999), 1):
         yield failed(f"7.9.{i}", [frame(*said(code))])
     for i, code in enumerate((5000, 65535), 1):
@@ -268,7 +268,7 @@ def closes() -> Iterator[Case]:
 # 10: a message that a library fragments by itself
 
 
-def automatic() -> Iterator[Case]:
+def automatic() -> Iterator[AutobahnCase]:
     """64 KiB in fragments of 1,300 bytes."""
     yield good("10.1.1", fragments(chop(b"*" * 65536, 1300)), (TEXT, b"*" * 65536))
 

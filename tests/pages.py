@@ -56,7 +56,7 @@ def blocks(page: Path) -> list[Block]:
     return [Block(*found) for found in BLOCK.findall(page.read_text())]
 
 
-class Terminal:
+class PageTerminal:
     """A command that runs while the page is read; `shown` is what it has printed, which is read from `place` on."""
 
     def __init__(self, command: str, folder: Path) -> None:
@@ -99,13 +99,13 @@ class Terminal:
         self._process.stdout.close()
 
 
-class Reader:
+class PageRunner:
     """Does in *folder* what a page says; *addresses* replaces those that the page has by those that are free here."""
 
     def __init__(self, folder: Path, addresses: Mapping[str, str]) -> None:
         self._folder = folder
         self._addresses = addresses
-        self._terminals: dict[str, Terminal] = {}
+        self._terminals: dict[str, PageTerminal] = {}
         self._printed = ""
         self._before: dict[str, str | None] = {}  # what was in the environment where the page exports something
 
@@ -131,7 +131,7 @@ class Reader:
         code = self._here(block.code)
         match block.how.split():
             case ["run:", "terminal", name]:
-                self._terminals[name] = Terminal(code, self._folder)
+                self._terminals[name] = PageTerminal(code, self._folder)
             case ["terminal", name, "shows"]:
                 for line in code.splitlines():
                     self._terminals[name].shows(line)

@@ -17,7 +17,7 @@ from gateway.cli import app
 from tests.arbor import require_arbor
 from tests.forests import write_forest
 from tests.npm import require_clients, require_node
-from tests.pages import HOW, PATIENCE, ROOT, Reader, blocks
+from tests.pages import HOW, PATIENCE, ROOT, PageRunner, blocks
 from tests.ports import reserved_port
 from tests.server import Server
 
@@ -66,7 +66,7 @@ def test_everything_that_a_page_says_can_be_done_in_its_order(
     """Beside a running gateway of its own, with its addresses in the place of the usual ones."""
     monkeypatch.chdir(tmp_path)
     if not any(block.how.startswith("run") and block.language == "sh" for block in blocks(page)):
-        Reader(tmp_path, {}).read(page)
+        PageRunner(tmp_path, {}).read(page)
         return
     text = page.read_text()
     if "\nnode " in text:
@@ -81,7 +81,7 @@ def test_everything_that_a_page_says_can_be_done_in_its_order(
         Server(tmp_path / "trellis-data", "--port", str(port)) as server,
     ):
         here = {"127.0.0.1:8080": server.http, "127.0.0.1:7777": server.sprout, RELAY: address, OTHER: str(other)}
-        Reader(tmp_path, here).read(page, look)
+        PageRunner(tmp_path, here).read(page, look)
 
 
 def use_streamr_client(version: str, folder: Path) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import re
 import sqlite3
 import sys
-from functools import cache
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from gateway.storage.schema import SCHEMA
-
-ROOT = Path(__file__).parent.parent
+from tests.modules import OURS, ROOT, imports, modules, name_of, nodes, paths, strangers, tops, within
 
 # What a module of the gateway may import of the gateway when it runs, beside its own folder: folders, and single
 # modules. What is not named here is put together from everything: the commands, and what is in no folder.
@@ -115,80 +111,9 @@ SHARED_CODECS = {
 
 SQL = re.compile(r"\b(SELECT|INSERT|REPLACE|UPDATE|DELETE|CREATE|DROP|FROM|JOIN|INTO|TABLE|INDEX|TRIGGER|VIEW)\b")
 
-LONGEST_FILE, LONGEST_FUNCTION = 400, 40  # lines
-LONGEST_ADAPTER = 249  # of `adapter.py`, which only puts the other files of its protocol together
-
 # The modules that know each other in circles, counting what they import for their types alone. Nothing may be added
 # here; what is in no circle any more has to go.
 CIRCLES: list[list[str]] = []
-
-ERROR_FAMILIES = {"RequestError", "ProtocolError", "OperatorError", "InvalidData"}  # of `gateway.core.errors`
-OTHER_ERRORS = {"AddressRefused", "CompactionStopped"}  # docs/design.md says why each is outside
-
-
-@cache
-def paths(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
-
-
-def modules(folder: str) -> list[Path]:
-    return [path for path in paths(folder) if path.name != "__init__.py"]
-
-
-def name_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def package_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).parent.parts)
-
-
-OURS = {name_of(path): path for folder in ("gateway", "adapters", "pipeline") for path in paths(folder)}
-
-
-@cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Every node of the module at *path*, which is parsed once; the module itself is the first."""
-    return tuple(ast.walk(ast.parse(path.read_text())))
-
-
-@cache
-def imports(path: Path, *, types: bool = False) -> frozenset[str]:
-    """The full name of every module that *path* imports when it runs; with *types* also those for its types alone."""
-    package = package_of(path).split(".")
-    left_out = {
-        id(inner)
-        for node in nodes(path)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not types
-        for inner in ast.walk(node)
-    }
-    found: set[str] = set()
-    for node in nodes(path):
-        if id(node) in left_out:
-            continue
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            source = ".".join(part for part in (base, node.module) if part)
-            named = {f"{source}.{alias.name}" for alias in node.names}
-            found |= {name if name in OURS or source not in OURS else source for name in named}
-    return frozenset(found)
-
-
-def within(name: str, *places: str) -> bool:
-    """Whether the module *name* is one of *places*, or in one of them."""
-    return any(name == place or name.startswith(f"{place}.") for place in places)
-
-
-def strangers(path: Path, allowed: set[str], of: str = "gateway") -> list[str]:
-    """The modules of the package *of* that *path* imports and that are not in *allowed*."""
-    return [name for name in sorted(imports(path)) if within(name, of) and not within(name, *allowed)]
-
-
-def tops(path: Path) -> set[str]:
-    return {name.split(".")[0] for name in imports(path)}
 
 
 each_of_the_gateway = pytest.mark.parametrize("path", modules("gateway"), ids=name_of)
@@ -319,97 +244,6 @@ def test_the_pipeline_shares_only_what_is_pure(path: Path) -> None:
     if path.parent.name == "transforms":
         assert not tops(path) & (IO | {"httpx", "pathlib", "os", "shutil"})
         assert "SparkSession" not in path.read_text()
-
-
-# All of it
-
-
-def test_imports_are_spelled_in_one_way() -> None:
-    """What is in one's own folder by one dot, everything else by its full name."""
-    for path in [*paths("gateway"), *paths("adapters")]:
-        for node in nodes(path):
-            if not isinstance(node, ast.ImportFrom):
-                continue
-            source = node.module or ""
-            if node.level:
-                assert (node.level, "." in source) == (1, False), f"{path}: {source}"
-            else:
-                for name in (f"{source}.{alias.name}" for alias in node.names):
-                    assert (name if name in OURS else source).rpartition(".")[0] != package_of(path), f"{path}: {name}"
-
-
-@pytest.mark.parametrize("folder", ["gateway", "adapters", "pipeline", "benchmarks"])
-def test_a_file_is_one_idea(folder: str) -> None:
-    assert [path for path in paths(folder) if len(path.read_text().splitlines()) > LONGEST_FILE] == []
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("adapters/*/adapter.py")), ids=name_of)
-def test_an_adapter_is_put_together_from_files_of_its_own(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LONGEST_ADAPTER
-
-
-@pytest.mark.parametrize("folder", ["gateway", "adapters", "pipeline", "benchmarks"])
-def test_a_function_fits_a_screen(folder: str) -> None:
-    long = [
-        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines"
-        for path in paths(folder)
-        for node in nodes(path)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if (lines := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
-    ]
-    assert long == []
-
-
-def test_each_folder_says_what_is_in_it() -> None:
-    for name, path in OURS.items():
-        if path.name == "__init__.py":
-            assert (ast.get_docstring(cast(ast.Module, nodes(path)[0])) or "").split("\n")[0].endswith("."), name
-
-
-def test_tests_stand_where_what_they_test_stands() -> None:
-    for path in [*modules("tests/gateway"), *modules("tests/adapters")]:
-        parts = path.relative_to(ROOT / "tests").parts
-        subject = re.sub(r"^test_(sprout_|streamr_|topic_relay_)?", "", path.stem)
-        package = "/".join(parts[:2] if parts[0] == "adapters" else parts[:1])
-        places = [module.parent for module in modules(package) if module.stem == subject]
-        assert not places or ROOT.joinpath(*parts).parent in places, path
-
-
-def test_a_class_name_stands_for_one_thing() -> None:
-    found: dict[str, int] = {}
-    for path in [*modules("gateway"), *modules("adapters"), *modules("pipeline")]:
-        if not within(name_of(path), "gateway.client", "gateway.clients"):  # they share nothing with the gateway
-            for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
-                found[name] = found.get(name, 0) + 1
-    assert not {name for name, count in found.items() if count > 1}
-
-
-def bases_of_classes() -> dict[str, list[str]]:
-    """The names of the bases of each class, by its name, but for those of the clients."""
-    found: dict[str, list[str]] = {}
-    for path in [*modules("gateway"), *modules("adapters"), *modules("pipeline")]:
-        if not within(name_of(path), "gateway.client", "gateway.clients"):
-            for node in nodes(path):
-                if isinstance(node, ast.ClassDef):
-                    found[node.name] = [ast.unparse(base) for base in node.bases]
-    return found
-
-
-def test_errors_belong_to_four_families() -> None:
-    bases = bases_of_classes()
-
-    def ancestors(name: str) -> set[str]:
-        return {name}.union(*map(ancestors, bases.get(name, ())))
-
-    errors = {name for name in bases if any(is_error(each) for each in ancestors(name))}
-    design = (ROOT / "docs/design.md").read_text()
-    assert all(f"`{name}`" in design for name in ERROR_FAMILIES | OTHER_ERRORS)
-    assert {name for name in errors if not ancestors(name) & ERROR_FAMILIES} == OTHER_ERRORS
-
-
-def is_error(name: str) -> bool:
-    kind = getattr(builtins, name, None)
-    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def circles() -> list[list[str]]:

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from tests.pages import ROOT, Reader, blocks
+from tests.pages import ROOT, PageRunner, blocks
 from tests.ports import reserved_port
 from tests.server import Server
 
@@ -35,7 +35,7 @@ def test_version_0_2_0_is_upgraded_as_the_page_says(tmp_path: Path, monkeypatch:
     config, port = tmp_path / "trellis.toml", reserved_port()
     config.write_text(config.read_text().replace("8080", str(port)))
     told = json.loads((tmp_path / "told.json").read_text())
-    reader, server = Reader(tmp_path, {}), None
+    reader, server = PageRunner(tmp_path, {}), None
     try:
         for block in blocks(PAGE):
             if "systemctl restart" in block.code:

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import GOALS, INEXACT, accepting, compare, fanning, report
-from benchmarks.servers import Address, Server
+from benchmarks.servers import BenchmarkServer, ServiceAddress
 from benchmarks.workload import Bench
 
 GATEWAYS = [
-    Server(name, 1, {"rest": Address("rest", "127.0.0.1", port), "relay": Address("relay", "127.0.0.1", port)})
+    BenchmarkServer(
+        name,
+        1,
+        {"rest": ServiceAddress("rest", "127.0.0.1", port), "relay": ServiceAddress("relay", "127.0.0.1", port)},
+    )
     for name, port in (("one", 1), ("two", 2), ("three", 3))
 ]
 

@@ -91,8 +91,8 @@ def ends(bar: ElementTree.Element) -> tuple[float, float]:
 
 def test_bars_of_ratios_begin_at_one() -> None:
     groups = [
-        charts.Group("one & two", [charts.Bar("trellis", 0.5, "0.5"), charts.Bar("nats", 8.0, "8.0")], 4.0),
-        charts.Group("three", [charts.Bar("trellis", 2.0, "2.0")]),
+        charts.BarGroup("one & two", [charts.Bar("trellis", 0.5, "0.5"), charts.Bar("nats", 8.0, "8.0")], 4.0),
+        charts.BarGroup("three", [charts.Bar("trellis", 2.0, "2.0")]),
     ]
     text = charts.ratios("title", groups)
     half, eight, two = map(ends, drawn(text))
@@ -107,7 +107,7 @@ def test_bars_of_ratios_begin_at_one() -> None:
 
 def test_each_power_of_ten_has_the_same_width() -> None:
     bars = [charts.Bar(str(value), value, "") for value in (200.0, 2000.0, 20_000.0)]
-    first, second, third = (ends(bar)[1] for bar in drawn(charts.magnitudes("title", [charts.Group("all", bars)])))
+    first, second, third = (ends(bar)[1] for bar in drawn(charts.magnitudes("title", [charts.BarGroup("all", bars)])))
     assert third - second == pytest.approx(second - first, abs=0.2)
     assert third == pytest.approx(charts.WIDTH - charts.RIGHT)
     assert first > charts.LEFT

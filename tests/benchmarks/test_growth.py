@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import growth
-from benchmarks.growth import Row, Sizes, measure, report
+from benchmarks.growth import GrowthFigure, Sizes, measure, report
 from benchmarks.workload import Bench
 
 
 def test_a_figure_stands_beside_that_of_the_smallest_size() -> None:
     rows = [
-        Row("a delivery; subscribers", 10, 2.0, load=3),
-        Row("what an index to make adds; records", 1_000, 0, 0),
-        Row("a delivery; subscribers", 100, 1.0, load=4),
-        Row("what an index to make adds; records", 200_000, 2e6, 4.0),
+        GrowthFigure("a delivery; subscribers", 10, 2.0, load=3),
+        GrowthFigure("what an index to make adds; records", 1_000, 0, 0),
+        GrowthFigure("a delivery; subscribers", 100, 1.0, load=4),
+        GrowthFigure("what an index to make adds; records", 200_000, 2e6, 4.0),
     ]
     assert report(rows).splitlines()[2:] == [
         "| a delivery | 10 subscribers | 2.0 us | 1.00 |  | 3 |",

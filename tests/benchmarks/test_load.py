@@ -18,7 +18,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from benchmarks.generator import Group, Traffic, build
-from benchmarks.servers import Address, Server
+from benchmarks.servers import BenchmarkServer, ServiceAddress
 from benchmarks.workload import Bench, LoadError, Result
 
 FAN = Traffic((Group("publisher", 1, "relay"), Group("listener", 4, "relay")), window=8)
@@ -29,7 +29,7 @@ EVERY = 20  # how many deliveries go right between two that do not
 STALL_SECONDS = 0.12
 
 
-class Relay:
+class FaultyRelay:
     """As much of the topic relay as the generator uses; every so many deliveries it commits its *fault*."""
 
     def __init__(self, fault: str, pause: Callable[[], object]) -> None:
@@ -79,14 +79,18 @@ def refuse_elsewhere(connection: ServerConnection, request: Request) -> Response
 
 
 @contextmanager
-def relay(fault: str = "", pause: Callable[[], object] = lambda: time.sleep(STALL_SECONDS)) -> Iterator[Server]:
+def relay(
+    fault: str = "", pause: Callable[[], object] = lambda: time.sleep(STALL_SECONDS)
+) -> Iterator[BenchmarkServer]:
     with serve(
-        Relay(fault, pause).handle, "127.0.0.1", 0, compression=None, process_request=refuse_elsewhere
+        FaultyRelay(fault, pause).handle, "127.0.0.1", 0, compression=None, process_request=refuse_elsewhere
     ) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield Server("relay", 0, {"relay": Address("relay", "127.0.0.1", server.socket.getsockname()[1])})
+            yield BenchmarkServer(
+                "relay", 0, {"relay": ServiceAddress("relay", "127.0.0.1", server.socket.getsockname()[1])}
+            )
         finally:
             server.shutdown()
             thread.join()
@@ -97,7 +101,7 @@ def bench(out: Path) -> Bench:
     return Bench(out, seconds=0.2, warmup=0.0)
 
 
-def run(bench: Bench, server: Server, traffic: Traffic) -> Result:
+def run(bench: Bench, server: BenchmarkServer, traffic: Traffic) -> Result:
     with traffic.open(server, bench) as go:
         return go()
 
@@ -163,7 +167,10 @@ def test_a_server_that_is_not_there_is_said(bench: Bench) -> None:
 def test_a_refused_upgrade_is_said(bench: Bench) -> None:
     with relay() as server:
         elsewhere = replace(server.addresses["relay"], path="/elsewhere")
-        with pytest.raises(LoadError, match="404 Not Found"), FAN.open(Server("", 0, {"relay": elsewhere}), bench):
+        with (
+            pytest.raises(LoadError, match="404 Not Found"),
+            FAN.open(BenchmarkServer("", 0, {"relay": elsewhere}), bench),
+        ):
             pass
 
 

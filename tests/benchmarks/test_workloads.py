@@ -15,8 +15,8 @@ from benchmarks.bridge_load import Bridge
 from benchmarks.catalogue import LEAVES, NEWEST, WORKLOADS
 from benchmarks.generator import Group, Traffic
 from benchmarks.mixed_load import Mixed
-from benchmarks.rest_load import Lines
-from benchmarks.servers import Server, trellis
+from benchmarks.rest_load import BulkLines
+from benchmarks.servers import BenchmarkServer, trellis
 from benchmarks.sprout_loads import Announce, Ask, AskPlanted, Bootstrap, FanOut
 from benchmarks.sprout_nodes import trees
 from benchmarks.streamr_load import SignedMessages
@@ -36,7 +36,7 @@ SMALL: dict[str, tuple[CountedLoad, int]] = {
     "list500k": (AskPlanted(20, NEWEST), 20),
     "bridge": (Bridge(20, 1), 20),
     "bridge50": (Bridge(20, 3), 60),
-    "lines": (Lines(1_000), 1_000),
+    "lines": (BulkLines(1_000), 1_000),
     "mixed": (Mixed(1), 192),
 }
 
@@ -47,7 +47,7 @@ def bench(out: Path) -> Bench:
 
 
 @pytest.fixture(scope="module")
-def gateway(bench: Bench) -> Iterator[Server]:
+def gateway(bench: Bench) -> Iterator[BenchmarkServer]:
     with trellis(bench, "trellis") as server:
         yield server
 
@@ -65,7 +65,7 @@ def fewer(traffic: Traffic) -> Traffic:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_fixed_amount_of_work_is_done(name: str, gateway: Server, bench: Bench) -> None:
+def test_a_fixed_amount_of_work_is_done(name: str, gateway: BenchmarkServer, bench: Bench) -> None:
     load, items = SMALL[name]
     assert type(load) is type(loads()[name])
     load.renew(bench)
@@ -76,7 +76,7 @@ def test_a_fixed_amount_of_work_is_done(name: str, gateway: Server, bench: Bench
 
 
 @pytest.mark.parametrize("name", [name for name, load in loads().items() if isinstance(load, Traffic)])
-def test_traffic_arrives_exactly_once(name: str, gateway: Server, bench: Bench) -> None:
+def test_traffic_arrives_exactly_once(name: str, gateway: BenchmarkServer, bench: Bench) -> None:
     load = loads()[name]
     assert isinstance(load, Traffic)
     traffic = fewer(load)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.conformance.room import Room
+from tests.conformance.room import ConformancePeers
 from tests.conformance.speakers import SPEAKERS, Address
 from tests.server import Server
 
@@ -80,7 +80,7 @@ numbers = count()
 
 
 @pytest.fixture
-async def room(gateway: Address, speaker: str, listener: str) -> AsyncIterator[Room]:
+async def room(gateway: Address, speaker: str, listener: str) -> AsyncIterator[ConformancePeers]:
     """A channel that nobody has been in, somebody who speaks and somebody who listens."""
     channel = f"ünïcode {RUN} {os.getpid() % 1000} {next(numbers)}"
     async with AsyncExitStack() as stack:
@@ -88,4 +88,4 @@ async def room(gateway: Address, speaker: str, listener: str) -> AsyncIterator[R
             await stack.enter_async_context(SPEAKERS[protocol](gateway, name, key))
             for protocol, name, key in zip((speaker, listener, "rest"), ("alice", "bob", ""), gateway.keys, strict=True)
         ]
-        yield Room(gateway, channel, stack, *people)
+        yield ConformancePeers(gateway, channel, stack, *people)

@@ -15,7 +15,7 @@ END = "that is all that was said"  # what it says says nobody else: who has hear
 _ends = count()
 
 
-class Room:
+class ConformancePeers:
     """The *speaker*, the *listener* and a *witness*, who asks REST and says nothing that it is not asked to."""
 
     def __init__(

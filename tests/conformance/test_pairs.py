@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.room import Room
+from tests.conformance.room import ConformancePeers
 from tests.conformance.speakers import SPEAKERS
 
 pytestmark = [
@@ -51,7 +51,7 @@ TEXTS = {
 NOBODY = 1 << 40  # a number that nobody has
 
 
-async def test_broadcast(room: Room) -> None:
+async def test_broadcast(room: ConformancePeers) -> None:
     """What is said is heard once, in order; by who says it only where its protocol does that."""
     await room.listener.subscribe(room.channel)
     await room.speaker.subscribe(room.channel)
@@ -63,7 +63,7 @@ async def test_broadcast(room: Room) -> None:
     assert [each.content for each in echo] == (list(CONTENTS.values()) if room.speaker.echoes else [])
 
 
-async def test_direct(room: Room) -> None:
+async def test_direct(room: ConformancePeers) -> None:
     """It reaches one peer and nobody else, no history either; who is not there is not found."""
     mine, number = [(await room.enter(each))["number"] for each in (room.speaker, room.listener)]
     others = await room.bystanders()
@@ -82,7 +82,7 @@ async def test_direct(room: Room) -> None:
         assert not await room.said_before(who), "it is in no history"
 
 
-async def test_history(room: Room) -> None:
+async def test_history(room: ConformancePeers) -> None:
     """Who comes later finds it, by its protocol's own means; where there are none, it hears what is said from then."""
     said = [{"n": 0}, {"content": "one"}, "two", [3]]
     for content in said:
@@ -94,7 +94,7 @@ async def test_history(room: Room) -> None:
     assert await room.heard() == [], "what was said before is not said again"
 
 
-async def test_presence(room: Room) -> None:
+async def test_presence(room: ConformancePeers) -> None:
     """Who comes and who leaves is told where the protocol has a word for it, with its number."""
     told = room.listener.presence
     await room.listener.subscribe(room.channel)
@@ -115,7 +115,7 @@ async def test_presence(room: Room) -> None:
         assert await room.is_told(peer) is True
 
 
-async def test_duplicate(room: Room) -> None:
+async def test_duplicate(room: ConformancePeers) -> None:
     """The very same message, sent again, is answered as the first and goes nowhere; nor is it history twice."""
     await room.listener.subscribe(room.channel)
     content = {"n": 1, "twice": True}
@@ -124,7 +124,7 @@ async def test_duplicate(room: Room) -> None:
     assert await room.said_before(room.witness) == [content] * room.speaker.copies
 
 
-async def test_thread(room: Room) -> None:
+async def test_thread(room: ConformancePeers) -> None:
     """The answer to a message says to which, in each protocol's words: `inReplyTo`, or the parent of a node."""
     await room.speaker.subscribe(room.channel)
     await room.listener.subscribe(room.channel)
@@ -139,7 +139,7 @@ async def test_thread(room: Room) -> None:
     assert answer["inReplyTo"] == kept["id"]
 
 
-async def test_oversized(room: Room) -> None:
+async def test_oversized(room: ConformancePeers) -> None:
     """What does not fit a protocol is not heard there, counted and listed; never cut, and accepted all the same."""
     await room.listener.subscribe(room.channel)
     unfit, content = room.speaker.too_long_for, room.speaker.oversized
@@ -153,7 +153,7 @@ async def test_oversized(room: Room) -> None:
         assert await room.undeliverable(protocol) > was
 
 
-async def test_oversized_direct(room: Room) -> None:
+async def test_oversized_direct(room: ConformancePeers) -> None:
     """What does not fit the protocol of the one it is for is told to have reached nobody."""
     number = (await room.enter(room.listener))["number"]
     speaker, content = room.speaker, room.speaker.oversized
@@ -167,7 +167,7 @@ async def test_oversized_direct(room: Room) -> None:
         assert (heard.content, heard.direct) == (content, True)
 
 
-async def test_unicode(room: Room) -> None:
+async def test_unicode(room: ConformancePeers) -> None:
     """Every character arrives, in keys as in values."""
     await room.listener.subscribe(room.channel)
     for content in TEXTS.values():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,16 +17,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as sync_connect
 
-from adapters.sprout.forest import forest, twig
-from adapters.sprout.forest.openpgp import SecretKey
-from adapters.sprout.wire import base64url
 from gateway.clients import RelayClient, RestClient
+from tests.gateway.raw_messages import NOBODY, SILENCE, RawAuthor, announce, ask, fits, packet, publish
 from tests.server import Server
 
-KEYS = Path(__file__).parents[1] / "vectors/sprout/keys"
-SILENCE = None
-QUIET = 0.25  # seconds after which nothing will come
-NOBODY = 1 << 40
 LONG = "x" * 300
 RESERVED = {"type": 6, "topic": "elsewhere", "src": 1, "dst": 2, "error": "no", "json": 3}
 VALUES: list[Any] = [None, 12345, "a string", [1, "two"], RESERVED]
@@ -38,15 +31,6 @@ class Case(NamedTuple):
 
     sent: Any
     answer: Any
-
-
-def packet(kind: int, topic: str, **fields: Any) -> dict[str, Any]:
-    return {"type": kind, "topic": topic, **fields}
-
-
-def publish(stream: str, content: str) -> list[Any]:
-    id = [stream, 0, "NOW", 0, "", f"chain {time.time_ns()}"]  # `ask` says when
-    return [2, 8, "p", [32, id, None, 27, 0, 0, None, content, None, 0, None], None]
 
 
 def not_found(stream: str, request: str = "p") -> list[Any]:
@@ -136,32 +120,6 @@ def nobody_notices(server: Server) -> Iterator[None]:
         assert heard == ["the end"]
 
 
-def fits(answer: Any, wanted: Any) -> bool:
-    """Whether *answer* is what is *wanted*, as far as that says."""
-    if isinstance(wanted, dict):
-        return isinstance(answer, dict) and wanted.items() <= answer.items()
-    if isinstance(wanted, list):
-        return isinstance(answer, list) and all(b is ... or a == b for a, b in zip(answer, wanted, strict=False))
-    return bool(answer == wanted)
-
-
-async def ask(url: str, before: list[Any], sent: Any, own: int | None) -> Any:
-    """What comes back for *sent* on a connection that is known as *own*; and then it still lives."""
-    async with connect(url, compression=None) as socket:
-        for frame in before:
-            await socket.send(json.dumps(frame))
-            await socket.recv()
-        text = sent if isinstance(sent, str) else json.dumps(sent)
-        now = str(time.time_ns() // 1_000_000)
-        await socket.send(text.replace('"OWN"', str(own)).replace("OWN", str(own)).replace('"NOW"', now))
-        try:
-            answer = json.loads(await asyncio.wait_for(socket.recv(), QUIET))
-        except TimeoutError:
-            answer = SILENCE
-        await asyncio.wait_for(await socket.ping(), 5)
-        return answer
-
-
 def next_number(server: Server) -> int:
     """The number of the connection after this one: they are handed out in order."""
 
@@ -224,55 +182,6 @@ def test_rest(server: Server, name: str) -> None:
         assert ("255 characters" in detail) == (name.startswith("a name") and status == 404), "it says what a name is"
 
 
-# Arbor
-
-
-class Author:
-    """Makes nodes that are as new as they are said to be."""
-
-    def __init__(self) -> None:
-        self.key = SecretKey((KEYS / "alice.privkey").read_bytes())
-        self.now = time.time_ns() // 1_000_000
-        self.identity = line(forest.sign_identity("alice", self.key, self.now))
-        self.id = self.identity.split(" ")[0]
-
-    def community(self, name: bytes) -> str:
-        self.now += 1
-        head = (forest.NULL_ID, 0, self.now, forest.Content(b"", forest.TWIG), self.id)
-        node = forest.Community(*head, forest.Content(name), b"")
-        signature = self.key.sign(forest.signed_part(node, forest.encode(node)), self.now // 1000)
-        return line(forest.encode(forest.Community(*head, forest.Content(name), signature)))
-
-    def reply(self, community: str, text: str, **pairs: str) -> str:
-        self.now += 1
-        id = community.split(" ")[0]
-        place = forest.ReplyPosition(id, 1, id, forest.NULL_ID)
-        metadata = twig.encode({key.replace("_", "/"): value.encode() for key, value in pairs.items()})
-        content = forest.Content(text.encode())
-        return line(forest.sign_reply(place, content, self.id, self.key, self.now, metadata))
-
-
-def line(raw: bytes) -> str:
-    return f"{forest.node_id(raw)} {base64url.encode(raw).decode()}"
-
-
-async def announce(server: Server, *nodes: str, community: str = "") -> int:
-    """The status of the last of *nodes*, each of which is announced by itself; first the community is subscribed to."""
-    host, _, port = server.sprout.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
-    if community:
-        writer.write(f"subscribe 1 {community}\n".encode())
-    for id, node in enumerate(nodes, 9):
-        writer.write(f"announce {id} 1\n{node}\n".encode())
-    statuses: dict[int, int] = {}  # those that need no disk come first
-    while len(statuses) < len(nodes):
-        verb, *rest = (await asyncio.wait_for(reader.readline(), 10)).decode().split()
-        if verb == "status" and rest[0] != "1":
-            statuses[int(rest[0])] = int(rest[1])
-    writer.close()
-    return statuses[max(statuses)]
-
-
 COMMUNITIES = [
     ("a name that is taken", b"t", 0, "t~"),
     ("an empty name", b"", 0, "community~"),
@@ -292,7 +201,7 @@ COMMUNITIES = [
 )
 def test_communities(server: Server, name: bytes, status: int, called: str | None) -> None:
     httpx.put(f"http://{server.http}/v1/channels/t").raise_for_status()
-    author = Author()
+    author = RawAuthor()
     node = author.community(name)
     assert asyncio.run(announce(server, author.identity, node)) == status
     if called is not None and called.endswith("~"):
@@ -302,7 +211,7 @@ def test_communities(server: Server, name: bytes, status: int, called: str | Non
 
 def test_communities_whose_digests_have_underscores_in_all_places(server: Server) -> None:
     httpx.put(f"http://{server.http}/v1/channels/t").raise_for_status()
-    author = Author()
+    author = RawAuthor()
     nodes = dict[bool, str]()
     while len(nodes) < 2:  # one in 64 begins with one, one in 100 has two next to each other
         digest = digest_of(node := author.community(b"t"))
@@ -332,7 +241,7 @@ def test_direct_messages_of_arbor(server: Server, to: str, status: int) -> None:
     root = httpx.put(f"http://{server.http}/v1/channels/t").json()
     while root.get("community") is None:
         root = httpx.get(f"http://{server.http}/v1/channels/t").json()
-    author = Author()
+    author = RawAuthor()
     own = str(next_number(server))
     whisper = author.reply(root["community"], "psst", to_1=own if to == "OWN" else to)
     assert asyncio.run(announce(server, author.identity, whisper, community=root["community"])) == status
@@ -356,7 +265,7 @@ def test_any_value_is_content_on_every_protocol(server: Server, value: Any) -> N
                 community := httpx.get(f"http://{server.http}/v1/channels/{channel}").json().get("community")
             ) is None:
                 await asyncio.sleep(0.02)
-            author = Author()
+            author = RawAuthor()
             assert await announce(server, author.identity, author.reply(community, text, json_1="true")) == 0
             return [(await ear.next()).content for _ in range(4)]
 
@@ -409,7 +318,7 @@ def test_only_so_many_channels_are_made(tmp_path: Path) -> None:
         for method, path in (("PUT", "new"), ("POST", "new/messages"), ("GET", "new/events")):
             response = httpx.request(method, here + path, content="1")
             assert (response.status_code, "1 channels" in response.json()["detail"]) == (507, True)
-        author = Author()
+        author = RawAuthor()
         assert asyncio.run(announce(server, author.identity, author.community(b"new"))) == 1
         assert [each["name"] for each in httpx.get(here[:-1]).json()["channels"]] == ["t"]
         assert httpx.post(f"{here}t/messages", content="1").status_code == 201

@@ -34,7 +34,7 @@ burst = 5000
 """
 
 
-class Place:
+class ReloadableGateway:
     """A gateway with a configuration and a certificate that a test can change."""
 
     def __init__(self, folder: Path, loop: str) -> None:
@@ -86,8 +86,8 @@ class Place:
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    made = Place(tmp_path_factory.mktemp(request.param), request.param)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReloadableGateway]:
+    made = ReloadableGateway(tmp_path_factory.mktemp(request.param), request.param)
     with made.server:
         yield made
         assert made.server.stop() == 0
@@ -96,7 +96,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     assert made.keys.load()[0].hash not in made.server.log
 
 
-def test_grants_are_followed_also_on_live_connections(place: Place) -> None:
+def test_grants_are_followed_also_on_live_connections(place: ReloadableGateway) -> None:
     assert place.get("/v1/stats") == 200
     with connect(f"wss://{place.server.http}/relay?key={place.secret}", ssl=place.trust) as steady:
         place.config.write_text(START.replace('"*:*"', '"subscribe:*"'))
@@ -125,7 +125,9 @@ def test_grants_are_followed_also_on_live_connections(place: Place) -> None:
     ],
     ids=["a wrong right", "no TOML", "a fixed setting", "a wrong limit", "another fixed one"],
 )
-def test_what_is_wrong_in_any_part_changes_nothing(place: Place, change: Callable[[str], str], reason: str) -> None:
+def test_what_is_wrong_in_any_part_changes_nothing(
+    place: ReloadableGateway, change: Callable[[str], str], reason: str
+) -> None:
     place.config.write_text(change(START.replace('"rest:anonymous"', '"sprout:anonymous"')))
     place.certify("never.example")
     told = place.hangup("reload is refused")
@@ -135,7 +137,7 @@ def test_what_is_wrong_in_any_part_changes_nothing(place: Place, change: Callabl
     place.config.write_text(START)
 
 
-def test_new_certificates_are_shown_on_every_listener_and_old_connections_stay(place: Place) -> None:
+def test_new_certificates_are_shown_on_every_listener_and_old_connections_stay(place: ReloadableGateway) -> None:
     with connect(f"wss://{place.server.http}/relay?key={place.secret}", ssl=place.trust) as steady:
         for name in ("second.example", "third.example"):
             place.certify(name)
@@ -145,7 +147,7 @@ def test_new_certificates_are_shown_on_every_listener_and_old_connections_stay(p
         assert steady.recv(timeout=SECONDS)
 
 
-def test_a_certificate_that_is_none_is_refused_and_the_old_one_stays(place: Place) -> None:
+def test_a_certificate_that_is_none_is_refused_and_the_old_one_stays(place: ReloadableGateway) -> None:
     (shown,) = place.names()
     key = (place.folder / "key.pem").read_bytes()
     place.certify("other.example")
@@ -157,7 +159,7 @@ def test_a_certificate_that_is_none_is_refused_and_the_old_one_stays(place: Plac
     assert place.names() == {"good.example"}
 
 
-def test_keys_are_followed_at_once_and_told_by_their_names(place: Place) -> None:
+def test_keys_are_followed_at_once_and_told_by_their_names(place: ReloadableGateway) -> None:
     secret = place.keys.add("bob")
     told = place.hangup("reloaded")
     assert place.get("/v1/stats", secret) == 200
@@ -167,7 +169,7 @@ def test_keys_are_followed_at_once_and_told_by_their_names(place: Place) -> None
     assert place.get("/v1/stats", secret) == 401
 
 
-def test_a_damaged_key_file_refuses_the_rest_too(place: Place) -> None:
+def test_a_damaged_key_file_refuses_the_rest_too(place: ReloadableGateway) -> None:
     good = place.keys.path.read_bytes()
     place.keys.path.write_bytes(b"[{")
     place.config.write_text(START.replace('"*:*"', '"subscribe:*"'))

@@ -39,7 +39,7 @@ from pipeline.sources.records import decode_row
 from pipeline.sources.stream import LogStream
 from tests.gateway.cluster.test_cluster import Cluster
 from tests.gateway.cluster.test_cluster import say as publish
-from tests.pages import ROOT, Reader
+from tests.pages import ROOT, PageRunner
 from tests.pipeline.generate import lines, mixed, talk
 from tests.server import Server
 
@@ -134,7 +134,7 @@ def test_everything_that_the_how_to_page_says_can_be_done_in_its_order(
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with Server(tmp_path / "trellis-data") as server:
-            Reader(tmp_path, {"127.0.0.1:8080": server.http}).read(page, look)
+            PageRunner(tmp_path, {"127.0.0.1:8080": server.http}).read(page, look)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -4,14 +4,11 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import duckdb
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -27,24 +24,10 @@ from pipeline.run import Run
 from pipeline.schemas import BATCHES, MESSAGES, REJECTS
 from pipeline.sinks.delta import LOG
 from pipeline.sources import segments
-from pipeline.sources.records import BATCH_ROWS, decode_row, parse_lines
+from pipeline.sources.records import BATCH_ROWS, parse_lines
 from pipeline.sources.segments import Segment, distribute
 from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, start, talk, write
-
-MakeRun = Callable[..., Run]
-
-
-def rows(run: Run, spec: Any = MESSAGES) -> list[tuple[Any, ...]]:
-    table = run.table(spec)
-    return sorted(tuple(row) for row in table.frame(run.spark).collect())
-
-
-def expected(all_lines: list[bytes]) -> list[tuple[Any, ...]]:
-    return sorted(decode_row(line, GATEWAY) for line in all_lines)
-
-
-def by_name(row: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(MESSAGES.schema.fieldNames(), row, strict=True))
+from tests.pipeline.ingested import MakeRun, by_name, cut_off, expected, files, rows
 
 
 def test_every_record_becomes_a_row_digit_by_digit(make_run: MakeRun, log: Path) -> None:
@@ -257,38 +240,6 @@ def test_every_reader_of_delta_tables_sees_the_same(make_run: MakeRun, log: Path
     assert sorted(some["crc"].to_pylist()) == sorted(json.loads(line)["crc"] for line in told[200:])
     early = DeltaTable(table, version=1)
     assert (early.to_pyarrow_table().num_rows, early.transaction_version("trellis/ingest")) == (100, 1)
-
-
-def files(table: Path) -> str:
-    """The files of a Delta table for DuckDB, as the package `deltalake` reads its log."""
-    names = pa.table(DeltaTable(table).get_add_actions())["path"].to_pylist()
-    return f"read_parquet({[str(table / name) for name in names]})" if names else "(SELECT NULL::BIGINT seq LIMIT 0)"
-
-
-# Exactly once
-
-
-class Killed(BaseException):
-    """As if the process ended here."""
-
-
-@contextmanager
-def cut_off(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
-    """Whatever runs meanwhile ends before its first commit (0), after that (1), before the second (2), and so on."""
-    commit, left = DeltaTable.create_write_transaction, step
-
-    def counting(*arguments: Any, **more: Any) -> None:
-        nonlocal left
-        if left == 0:
-            raise Killed
-        commit(*arguments, **more)
-        left -= 2
-        if left < 0:
-            raise Killed
-
-    with monkeypatch.context() as patch, suppress(Killed):
-        patch.setattr(DeltaTable, "create_write_transaction", counting)
-        yield
 
 
 @pytest.mark.parametrize("step", range(6))

@@ -34,7 +34,7 @@ from pipeline.schemas import (
     TableSpec,
 )
 from tests.pipeline.generate import MIXED, START, lines, message, mixed, write
-from tests.pipeline.test_ingest import cut_off, files
+from tests.pipeline.ingested import cut_off, files
 
 MakeRun = Callable[..., Run]
 STEPS = (ingest, decode, integrity, gaps, forest, stats)

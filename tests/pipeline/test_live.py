@@ -31,7 +31,7 @@ from pipeline.jobs import job
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, LATENCY_MINUTE, MESSAGES, REJECTS
 from pipeline.sources.records import decode_row
-from tests.pipeline.test_ingest import files
+from tests.pipeline.ingested import files
 from tests.pipeline.test_processes import PATIENCE, seen, trellis
 from tests.pipeline.test_report import BROWSER, read
 from tests.server import Server
@@ -42,7 +42,7 @@ GONE = (OSError, TimeoutError, httpx.HTTPError, websockets.WebSocketException, a
 SMALL = {"TRELLIS_LOG__SEGMENT_BYTES": "30000"}  # so that the pipeline has something while the gateway runs
 
 
-class Traffic:
+class LiveTraffic:
     """Peers of all protocols that talk until they are stopped or cut off; `kept` is what the gateway has accepted."""
 
     def __init__(self, author: ArborAuthor) -> None:
@@ -98,7 +98,7 @@ def until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
 def test_bronze_is_the_log_record_for_record_whoever_was_killed(spark: Any, tmp_path: Path) -> None:
     dice = random.Random(int(os.environ.get("TRELLIS_SEED", "1")))
     data, warehouse = tmp_path / "data", tmp_path / "warehouse"
-    table, traffic = warehouse / MESSAGES.name, Traffic(ArborAuthor("a talker"))
+    table, traffic = warehouse / MESSAGES.name, LiveTraffic(ArborAuthor("a talker"))
     data.mkdir()  # the pipeline starts first
     for _ in range(ROUNDS):
         pipeline = all_jobs(data, warehouse)

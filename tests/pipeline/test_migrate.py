@@ -38,6 +38,7 @@ from pipeline.schemas import (
 )
 from pipeline.sinks import delta
 from pipeline.sinks.files import write_json
+from tests.pipeline.interrupted import Killed
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "pipeline"
 WRITTEN = "/tmp/delta-f1/log"  # where the log was that the vectors were made of
@@ -67,10 +68,6 @@ def old(tmp_path: Path) -> Path:
     for plan in tmp_path.glob("*/.checkpoints/*/plan.json"):
         plan.write_text(plan.read_text().replace(WRITTEN, str(tmp_path / "log")))
     return tmp_path
-
-
-class Killed(BaseException):
-    """As if the process ended here."""
 
 
 @contextmanager

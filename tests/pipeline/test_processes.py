@@ -41,7 +41,7 @@ from pipeline.schemas import (
 )
 from pipeline.session import prepare
 from tests.pipeline.generate import MIXED, lines, mixed, write
-from tests.pipeline.test_ingest import expected, files
+from tests.pipeline.ingested import expected, files
 
 SOAK = int(os.environ.get("TRELLIS_SOAK", "0"))
 ROUNDS = max(2, SOAK // 4)

@@ -80,7 +80,7 @@ def rows(run: Run) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in run.table(PUBLISHERS).frame(run.spark).collect())
 
 
-class Receiver(BaseHTTPRequestHandler):
+class PostReceiver(BaseHTTPRequestHandler):
     got: list[Any]
 
     def do_POST(self) -> None:
@@ -96,7 +96,7 @@ class Receiver(BaseHTTPRequestHandler):
 def test_an_alert_is_published_once_and_pushed(make_run: MakeRun, tmp_path: Path) -> None:
     key = KeyFile(tmp_path / "data/keys/api-keys.json").add("pipeline", ["*:*", "admin:*"])
     got: list[Any] = []
-    receiver = type("Here", (Receiver,), {"got": got})
+    receiver = type("Here", (PostReceiver,), {"got": got})
     hooks = {"TRELLIS_WEBHOOKS__ALLOW_NETWORKS": '["127.0.0.0/8"]'}
     with Server(tmp_path / "data", env=hooks) as server, ThreadingHTTPServer(("127.0.0.1", 0), receiver) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()

@@ -25,7 +25,7 @@ from pipeline.report.data import ReportData, gather
 from pipeline.report.page import page
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, FAULTS, GAPS, INTEGRITY, LATENCY_MINUTE, MESSAGES, STORAGE
-from tests.pipeline.test_ingest import files
+from tests.pipeline.ingested import files
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

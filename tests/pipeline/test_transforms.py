@@ -29,6 +29,7 @@ from pipeline.transforms.forest import forest, shown
 from pipeline.transforms.gaps import gaps
 from pipeline.transforms.latency import latency, latency_minute
 from pipeline.transforms.stats import channel_minute
+from tests.pipeline.forest_nodes import drawn_node, random_nodes
 from tests.pipeline.generate import GATEWAY, START, lines, message, start, talk
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -286,30 +287,7 @@ def test_arbor_nodes_are_decoded_and_verified(spark: SparkSession) -> None:
 
 
 def test_the_forest_is_the_one_that_a_loop_draws(spark: SparkSession) -> None:
-    dice = random.Random(3)
-    null = "NullHash_B0__"
-    made: list[dict[str, Any]] = [{"node_id": "user", "type": 0, "parent": null, "depth": 0}]
-    made += [{"node_id": f"com{n}", "type": 1, "parent": null, "depth": 0} for n in range(3)]
-    for n in range(120):
-        parent = dice.choice(made[1:] + [{"node_id": "gone", "depth": 3, "type": 2, "conversation": "lost"}] * 3)
-        is_root = parent["type"] == 1
-        conversation = (
-            null if is_root else parent["node_id"] if parent.get("conversation") == null else parent["conversation"]
-        )
-        depth = parent["depth"] + (2 if n % 17 == 5 else 1)
-        made.append(
-            {
-                "node_id": f"n{n}",
-                "type": 2,
-                "parent": parent["node_id"],
-                "depth": depth,
-                "conversation": conversation,
-                "community": "com0",
-            }
-        )
-    made.append(
-        {"node_id": "below", "type": 2, "parent": "bridged", "depth": 9, "conversation": "x", "community": "com1"}
-    )
+    made = random_nodes()
     fields = ARBOR_NODES.schema.fieldNames()
     rows = [tuple({**dict.fromkeys(fields), **one}[name] for name in fields) for one in [*made, made[5]]]
     facts = bronze(
@@ -321,26 +299,7 @@ def test_the_forest_is_the_one_that_a_loop_draws(spark: SparkSession) -> None:
     assert len(found) == drawn.count() == len(made)
     by_id = {one["node_id"]: one for one in made}
     for id, one in by_id.items():
-        children = [other for other in made if other["type"] == 2 and other["parent"] == id]
-        above = by_id.get(one["parent"])
-        thread = None if one["type"] != 2 else id if one["conversation"] == null else one["conversation"]
-        size = sum(
-            o["type"] == 2 and (o["node_id"] if o["conversation"] == null else o["conversation"]) == thread
-            for o in made
-        )
-        assert found[id] == {
-            "node_id": id,
-            "root": one.get("community", id),
-            "depth_ok": one["depth"] == 0
-            if one["type"] != 2
-            else None
-            if above is None
-            else one["depth"] == above["depth"] + 1,
-            "parent_present": one["type"] != 2 or above is not None or one["parent"] == "bridged",
-            "children": len(children),
-            "is_leaf": not children,
-            "thread_size": None if thread is None else size,
-        }
+        assert found[id] == drawn_node(id, one, made)
     assert {one["depth_ok"] for one in found.values()} == {True, False, None}
 
 

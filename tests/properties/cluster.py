@@ -1,6 +1,6 @@
-"""Gateways of one cluster without threads or a network: a stream in memory, and houses that take it when they are told.
+"""Gateways of one cluster without threads or a network: they read a stream in memory when they are told.
 
-A house acts when it has the turn, for which the others have to let go of it.
+A gateway acts when it has the turn, for which the others have to let go of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.membership.membership import Membership
 from gateway.membership.transport import Call
 from gateway.storage.layout import first_seqs, paths
 from gateway.storage.segments import Segments
-from tests.properties.house import House
+from tests.properties.in_process_gateway import InProcessGateway
 
 
 class Stream:
@@ -27,7 +27,7 @@ class Stream:
     def __init__(self, first: int) -> None:
         self.first = first
         self.entries: list[bytes] = []
-        self.nodes: list[Node] = []
+        self.nodes: list[ClusterInstance] = []
 
     def records(self) -> int:
         """How many records a log has in the end."""
@@ -110,7 +110,7 @@ class MemoryTransport:
             call()
 
 
-class Node:
+class ClusterInstance:
     """One gateway of a cluster, in *data*."""
 
     def __init__(self, stream: Stream, data: Path) -> None:
@@ -124,8 +124,8 @@ class Node:
         self.transport = MemoryTransport(self.stream)
         self.membership = Membership(self.data.name, self.transport, lambda: self.transport.seconds)
         self.turn = self.membership.turn
-        self.house = House(self.data, self.membership)
-        self.transport.post = self.house.posted.put
+        self.instance = InProcessGateway(self.data, self.membership)
+        self.transport.post = self.instance.posted.put
 
     def take(self, count: int) -> None:
         """Take at most *count* batches."""
@@ -151,7 +151,7 @@ class Node:
     def stop(self) -> None:
         """Stop."""
         self.catch_up()
-        self.house.stop()
+        self.instance.stop()
 
     def lines(self) -> list[bytes]:
         """All lines of the log, of a gateway that is settled or stopped."""

@@ -24,14 +24,14 @@ NAMES = st.sampled_from(["alice", "bob"])
 IDS = st.sampled_from(["", "x", "y", "z"])
 
 
-class Memory(still.Memory):
+class MemoryLog(still.Memory):
     """A log that only remembers."""
 
     def when_synced(self, seq: int, callback: Any, *_: Any, **__: Any) -> None:  # noqa: ARG002
         raise AssertionError("the bus accepts nothing")
 
 
-class Listener(Session):
+class RecordingSession(Session):
     protocol = "toy"
 
     def __init__(self, bus: Bus) -> None:
@@ -50,13 +50,13 @@ class Listener(Session):
         self.heard.append(("-", channel, peer.number))
 
 
-class EchoListener(Listener):
+class EchoingSession(RecordingSession):
     protocol = "echo"
     echo = True
 
 
 @dataclass
-class Model:
+class SessionModel:
     """What one session is, in the plainest words."""
 
     number: int
@@ -76,7 +76,7 @@ class BusMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Memory()
+        self.ledger = MemoryLog()
         self.now = 1000
         self.durable: dict[str, Peer] = {}
         peers = PeerRegistry(
@@ -84,7 +84,7 @@ class BusMachine(RuleBasedStateMachine):
         )
         channels = Channels([], lambda *_fact: None)
         self.bus = Bus(self.ledger, channels, peers, MessageIds(7), lambda: self.now, Metrics())
-        self.models: dict[Session, Model] = {}
+        self.models: dict[Session, SessionModel] = {}
         self.order: dict[str, list[Session]] = {"a": [], "b": [], "c": []}
         self.said: list[tuple[str, bytes]] = []
         self.direct_ids: set[str] = set()
@@ -92,8 +92,8 @@ class BusMachine(RuleBasedStateMachine):
 
     @rule(target=sessions, echo=st.booleans())
     def join(self, echo: bool) -> Session:
-        session = (EchoListener if echo else Listener)(self.bus)
-        self.models[session] = Model(session.peer.number, echo)
+        session = (EchoingSession if echo else RecordingSession)(self.bus)
+        self.models[session] = SessionModel(session.peer.number, echo)
         return session
 
     @rule(session=consumes(sessions))
@@ -189,7 +189,7 @@ class BusMachine(RuleBasedStateMachine):
     @invariant()
     def all_heard_what_they_should_in_this_order(self) -> None:
         for session, model in self.models.items():
-            assert isinstance(session, Listener)
+            assert isinstance(session, RecordingSession)
             assert session.heard == model.heard
             assert list(session.channels) == model.channels
             assert (session.who.number, session.link) == (model.who, model.link)
@@ -218,7 +218,7 @@ class BusMachine(RuleBasedStateMachine):
         self.count += 1
         return b"%d" % self.count
 
-    def _arrived(self, session: Session, channel: str, others: list[Model]) -> None:
+    def _arrived(self, session: Session, channel: str, others: list[SessionModel]) -> None:
         who = self.models[session].who
         if who not in [other.who for other in others]:
             for other in others:

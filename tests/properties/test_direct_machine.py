@@ -33,7 +33,7 @@ from structlog.testing import capture_logs
 from adapters.sprout.store.direct_messages import REMEMBERED
 from gateway import runtime
 from gateway.core.directs import DIRECT_ID_LIFETIME
-from tests.properties.house import NAMES, NOW, House, template
+from tests.properties.in_process_gateway import NAMES, NOW, InProcessGateway, template
 from tests.properties.parties import KINDS, Party, SproutParty, StreamrParty, marks
 from tests.still import Clock
 
@@ -61,7 +61,7 @@ class DirectMachine(RuleBasedStateMachine):
         self.former, runtime.clock = runtime.clock, self.clock
         self.folder = Path(mkdtemp(prefix="trellis-direct-"))
         shutil.copytree(template(), self.folder, dirs_exist_ok=True)
-        self.house = House(self.folder)
+        self.instance = InProcessGateway(self.folder)
         self.due: dict[Party, Counter[int]] = {}
         self.private: dict[str, tuple[int, int, str]] = {}  # by node id: who said it, when, and where
         self.marks = 0
@@ -69,12 +69,12 @@ class DirectMachine(RuleBasedStateMachine):
     @initialize(target=parties)
     def open(self) -> Any:
         """One of each kind, all in one place."""
-        return multiple(*(self._enter(make(self.house), NAMES[0]) for make in KINDS.values()))
+        return multiple(*(self._enter(make(self.instance), NAMES[0]) for make in KINDS.values()))
 
     @precondition(lambda self: len(self.due) < MAX_PARTIES)
     @rule(target=parties, kind=st.sampled_from(list(KINDS)), channel=CHANNELS)
     def connect(self, kind: str, channel: str) -> Party:
-        return self._enter(KINDS[kind](self.house), channel)
+        return self._enter(KINDS[kind](self.instance), channel)
 
     @rule(party=consumes(parties))
     def disconnect(self, party: Party) -> None:
@@ -85,11 +85,11 @@ class DirectMachine(RuleBasedStateMachine):
         """An Arbor client comes back, and announces all that it holds before it asks for the rest."""
         self._exit(party)
         if not isinstance(party, SproutParty):
-            return self._enter(type(party)(self.house), channel)  # type: ignore[call-arg]  # these need nothing more
-        again = SproutParty(self.house, party.name, party.held)
+            return self._enter(type(party)(self.instance), channel)  # type: ignore[call-arg]  # these need nothing more
+        again = SproutParty(self.instance, party.name, party.held)
         self._enter(again, channel)
         again.announce(*again.held.values())
-        again.look_back(channel, list(again.held))
+        again.request_history(channel, list(again.held))
         return again
 
     @rule(party=parties, channel=CHANNELS)
@@ -107,7 +107,7 @@ class DirectMachine(RuleBasedStateMachine):
 
     @rule(party=parties, channel=CHANNELS)
     def say(self, party: Party, channel: str) -> None:
-        party.say(channel, "something for everybody")
+        party.publish(channel, "something for everybody")
 
     @rule(party=parties, to=parties, channel=CHANNELS)
     def tell(self, party: Party, to: Party, channel: str) -> None:
@@ -148,25 +148,25 @@ class DirectMachine(RuleBasedStateMachine):
 
     @rule(party=parties, channel=CHANNELS)
     def look_back(self, party: Party, channel: str) -> None:
-        party.look_back(channel, list(self.private))
+        party.request_history(channel, list(self.private))
 
     @rule(passed=st.sampled_from([1_000, MINUTE, 6 * MINUTE, 11 * MINUTE, 61 * MINUTE]))
     def time(self, passed: int) -> None:
         self.clock.now += passed
-        self.house.gateway.tick()
+        self.instance.gateway.tick()
 
     @invariant()
     def each_has_seen_what_was_for_it_and_nothing_else(self) -> None:
         DirectMachine.moves += 1
-        self.house.settle()
+        self.instance.settle()
         for party, due in self.due.items():
             party.read()
             assert party.seen == due, f"{type(party).__name__} {party.number}"
             assert all(session.closing is None for session in party.sessions)
 
     def teardown(self) -> None:
-        self.house.settle(synced=True)
-        self.house.stop()
+        self.instance.settle(synced=True)
+        self.instance.stop()
         self.logged.__exit__(None, None, None)
         runtime.clock = self.former
         files = [path for path in self.folder.rglob("*") if path.is_file()]
@@ -182,7 +182,7 @@ class DirectMachine(RuleBasedStateMachine):
         return party
 
     def _exit(self, party: Party) -> None:
-        party.end()
+        party.disconnect()
         del self.due[party]
 
     def _holders(self) -> list[SproutParty]:
@@ -191,13 +191,13 @@ class DirectMachine(RuleBasedStateMachine):
 
     def _tell(self, party: Party, channel: str, number: int) -> None:
         mark = self._mark(party, channel, number)
-        self._note(party, party.tell(channel, number, f"secret {mark:06}."), mark, channel)
+        self._note(party, party.send_direct(channel, number, f"secret {mark:06}."), mark, channel)
 
     def _mark(self, sender: Party, channel: str, number: int) -> int:
         """A new mark, due to those who have that number in the channel."""
         self.marks += 1
         for party, due in self.due.items():
-            if number in party.numbers(channel, saying=party is sender):
+            if number in party.numbers(channel, publishing=party is sender):
                 due[self.marks] += 1
         return self.marks
 
@@ -207,7 +207,7 @@ class DirectMachine(RuleBasedStateMachine):
         assert told in (None, delivered), type(sender).__name__
         if isinstance(sender, SproutParty) and delivered:
             sender.held |= sender.last
-        self.house.settle()
+        self.instance.settle()
         for party in self.due:
             party.read()
         for holder in self._holders():

@@ -58,7 +58,7 @@ class Link(NamedTuple):
             yield self.to, self.dials
 
 
-class Node:
+class LinkedGateway:
     """A gateway, and what its other threads post."""
 
     def __init__(self, data: Path, **settings: Any) -> None:
@@ -77,12 +77,12 @@ class Node:
         self.posted.until(lambda: not self.gateway.answer_scheduler.progress.waiting)
         self.posted.drain()
 
-    def said(self) -> list[Any]:
+    def contents(self) -> list[Any]:
         """What its history has, sorted."""
         return sorted(json.loads(message.content)["n"] for message in self.gateway.index.history(CHANNEL))
 
 
-class Wire(NamedTuple):
+class MemoryConnection(NamedTuple):
     """The two ends of a connection."""
 
     near: Session
@@ -98,13 +98,13 @@ class Wire(NamedTuple):
         return moved
 
 
-def relay_of(node: Node) -> TopicRelayAdapter:
+def relay_of(node: LinkedGateway) -> TopicRelayAdapter:
     """The topic relay of *node*."""
     (found,) = (each for each in node.gateway.adapters if isinstance(each, TopicRelayAdapter))
     return found
 
 
-def connect(nodes: list[Node]) -> list[Wire]:
+def connect(nodes: list[LinkedGateway]) -> list[MemoryConnection]:
     """Connect every link that is configured."""
     wires = []
     for node in nodes:
@@ -115,11 +115,11 @@ def connect(nodes: list[Node]) -> list[Wire]:
                 other = nodes[int(outbound.host[1:])].gateway.adapters[node.gateway.adapters.index(adapter)]
                 far = other.accept(ConnectionRequest(Principal(f"{adapter.name}:anonymous"), path.path, query))
                 assert isinstance(far, Session)
-                wires.append(Wire(outbound.open(), far))
+                wires.append(MemoryConnection(outbound.open(), far))
     return wires
 
 
-def rest(nodes: list[Node], wires: list[Wire]) -> None:
+def settle_all(nodes: list[LinkedGateway], wires: list[MemoryConnection]) -> None:
     """Let everything happen until nothing does any more."""
     for _ in range(ROUNDS):
         moved = False
@@ -131,7 +131,7 @@ def rest(nodes: list[Node], wires: list[Wire]) -> None:
             moved = True
             for node in nodes:
                 node.settle()
-            if max(len(node.said()) for node in nodes) > 10 * MOST:
+            if max(len(node.contents()) for node in nodes) > 10 * MOST:
                 return  # it goes round
         for node in nodes:
             before = node.gateway.log.next_seq
@@ -147,7 +147,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, str]
     """Data directories in which a gateway has run, and its identity."""
     folder, found = tmp_path_factory.mktemp("templates"), []
     for number in range(MOST):
-        node = Node(folder / str(number))
+        node = LinkedGateway(folder / str(number))
         (adapter,) = (each for each in node.gateway.adapters if isinstance(each, SproutAdapter))
         found.append((folder / str(number), adapter.mint.id))
         node.gateway.stop()
@@ -155,9 +155,11 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, str]
 
 
 @contextmanager
-def linked(folder: Path, templates: list[tuple[Path, str]], count: int, links: list[Link]) -> Iterator[list[Node]]:
+def linked(
+    folder: Path, templates: list[tuple[Path, str]], count: int, links: list[Link]
+) -> Iterator[list[LinkedGateway]]:
     """So many gateways, which believe each other, with these links."""
-    nodes: list[Node] = []
+    nodes: list[LinkedGateway] = []
     trusted = [id for _, id in templates]
     try:
         for number in range(count):
@@ -167,7 +169,7 @@ def linked(folder: Path, templates: list[tuple[Path, str]], count: int, links: l
             for _, to, kind, direction in (link for link in links if link.dials == number):
                 peer = {"url": KINDS[kind].format(to), "channels": ["ta*"], "direction": direction}
                 sections[kind]["peers"].append(peer)
-            nodes.append(Node(folder / str(number), **sections))
+            nodes.append(LinkedGateway(folder / str(number), **sections))
         yield nodes
     finally:
         for node in nodes:
@@ -207,7 +209,7 @@ def test_everything_arrives_once(templates: list[tuple[Path, str]], tmp_path: Pa
             node.bus.channels.register(CHANNEL)
             node.settle()
         wires = connect(nodes)
-        rest(nodes, wires)
+        settle_all(nodes, wires)
         expected: list[list[int]] = [[] for _ in nodes]
         for number, node in enumerate(nodes * 2):
             sender = node.bus.peers.connection(REST)
@@ -215,9 +217,9 @@ def test_everything_arrives_once(templates: list[tuple[Path, str]], tmp_path: Pa
             for each in reached(number % count, links):
                 expected[each].append(number)
             if number % 2:
-                rest(nodes, wires)  # sometimes several are under way
-        rest(nodes, wires)
-        assert [node.said() for node in nodes] == expected, links
+                settle_all(nodes, wires)  # sometimes several are under way
+        settle_all(nodes, wires)
+        assert [node.contents() for node in nodes] == expected, links
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -230,7 +232,7 @@ def test_an_id_that_somebody_else_claims_first_silences_nothing(
             node.bus.channels.register(CHANNEL)
             node.settle()
         wires = connect(nodes)
-        rest(nodes, wires)
+        settle_all(nodes, wires)
         expected: list[list[int]] = [[] for _ in nodes]
         for number, node in enumerate(nodes):
             said = node.bus.publish(Message(CHANNEL, node.bus.peers.connection(REST), REST, b'{"n":%d}' % number))
@@ -245,8 +247,8 @@ def test_an_id_that_somebody_else_claims_first_silences_nothing(
                     expected[each].append(lie)
             for each in reached(number, links):
                 expected[each].append(number)
-        rest(nodes, wires)
-        assert [node.said() for node in nodes] == [sorted(each) for each in expected], links
+        settle_all(nodes, wires)
+        assert [node.contents() for node in nodes] == [sorted(each) for each in expected], links
 
 
 # With real processes: sockets, threads and loops of their own.

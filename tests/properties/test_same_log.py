@@ -26,8 +26,8 @@ from gateway.core.message import LATE_AFTER
 from gateway.http.media import parse_content
 from gateway.http.publish import Publisher
 from tests.adapters.streamr.conftest import Publisher as Signer
-from tests.properties.cluster import Node, Stream, copy_of, next_seq
-from tests.properties.house import NAMES, NOW, House, template
+from tests.properties.cluster import ClusterInstance, Stream, copy_of, next_seq
+from tests.properties.in_process_gateway import NAMES, NOW, InProcessGateway, template
 from tests.properties.parties import Party, RelayParty, RestParty, SproutParty, StreamrParty
 from tests.still import Clock
 
@@ -40,15 +40,15 @@ CHANNELS = (*NAMES, "new", "news/today")
 class SignedParty(StreamrParty):
     """A Streamr client that signs, and answers older messages."""
 
-    def __init__(self, house: House, seed: int, signed: list[Any]) -> None:
-        super().__init__(house)
+    def __init__(self, instance: InProcessGateway, seed: int, signed: list[Any]) -> None:
+        super().__init__(instance)
         self.signer, self.signed = Signer(seed), signed
 
     def answer(self, channel: str, text: str, parent: str) -> None:
         """Publish an answer to the message with the id *parent*."""
-        self.said += 1
+        self.sent += 1
         content = {"content": text, "inReplyTo": parent}
-        message = self.signer.message(channel, content, self.house.gateway.bus.clock(), self.said)
+        message = self.signer.message(channel, content, self.instance.gateway.bus.clock(), self.sent)
         self.signed.append(message)
         self.send([2, 8, "say", message, None])
 
@@ -71,8 +71,8 @@ class AnsweringParty(RestParty):
 class ArborParty(SproutParty):
     """An Arbor client that answers the nodes it is shown; what it says expires, or does not."""
 
-    def __init__(self, house: House, name: str, random: Random) -> None:
-        super().__init__(house, name)
+    def __init__(self, instance: InProcessGateway, name: str, random: Random) -> None:
+        super().__init__(instance, name)
         self.random = random
         self.shown: dict[str, forest.Reply] = {}
         self.lines: list[bytes] = []  # of what is shown
@@ -81,8 +81,8 @@ class ArborParty(SproutParty):
         community = self._community(channel)
         self.announce(self._reply(forest.ReplyPosition(community, 1, community, forest.NULL_ID), text, self._pairs()))
 
-    def take(self, data: bytes) -> None:
-        super().take(data)
+    def receive(self, data: bytes) -> None:
+        super().receive(data)
         for words in map(bytes.split, data.split(b"\n")):
             if len(words) == 2 and words[0].startswith(b"SHA512"):
                 node = forest.decode(raw := base64url.decode(words[1]))
@@ -97,7 +97,7 @@ class ArborParty(SproutParty):
             self.announce(self._reply(forest.position_below(id, self.shown[id]), text, self._pairs()))
 
     def _pairs(self) -> dict[str, bytes]:
-        soon = self.house.gateway.bus.clock() + 40_000
+        soon = self.instance.gateway.bus.clock() + 40_000
         return {EXPIRATION: expiration(soon)} if self.random.random() < 0.5 else {}
 
 
@@ -111,14 +111,14 @@ class Walk:
         second = copy_of(template(), folder / "b")
         self.stream = Stream(next_seq(first))
         self.signed: list[Any] = []  # Streamr messages
-        self.nodes = [Node(self.stream, first), Node(self.stream, second)]
-        self.parties: dict[Node, list[Party]] = {node: self._enter(node) for node in self.nodes}
+        self.nodes = [ClusterInstance(self.stream, first), ClusterInstance(self.stream, second)]
+        self.parties: dict[ClusterInstance, list[Party]] = {node: self._enter(node) for node in self.nodes}
         self.said = 0
 
     def move(self) -> None:
         """Do something at one gateway."""
         node = self.random.choice(self.nodes)
-        moves: list[tuple[Callable[[Node], None], int]] = [
+        moves: list[tuple[Callable[[ClusterInstance], None], int]] = [
             *((self._say, 12), (self._answer, 16), (self._take_some, 6), (self._run_posted, 6)),
             *((self._tick, 2), (self._jump, 6), (self._repeat, 2), (self._copy, 4), (self._restart, 1)),
         ]
@@ -130,13 +130,13 @@ class Walk:
         for _ in range(3):  # what one takes may have it sign
             for node in self.nodes:
                 node.catch_up()
-                node.house.settle(synced=True)
+                node.instance.settle(synced=True)
         for node in self.nodes:
             self._exit(node)
             node.catch_up()
         for node in self.nodes:
             node.catch_up()
-            node.house.settle(synced=True)
+            node.instance.settle(synced=True)
         return [node.lines() for node in self.nodes]
 
     def stop(self) -> None:
@@ -146,19 +146,19 @@ class Walk:
 
     # Moves
 
-    def _say(self, node: Node) -> None:
+    def _say(self, node: ClusterInstance) -> None:
         node.catch_up()
         party, text = self.random.choice(self.parties[node]), self._text()
         channel = self.random.choice(NAMES if isinstance(party, SproutParty) else CHANNELS)
         for _ in range(self.random.randint(1, 3)):
-            party.say(channel, text)
+            party.publish(channel, text)
         party.read()
 
-    def _answer(self, node: Node) -> None:
+    def _answer(self, node: ClusterInstance) -> None:
         node.catch_up()
         party = self.random.choice(self.parties[node])
         party.read()
-        index = node.house.gateway.index
+        index = node.instance.gateway.index
         parents = [message for channel in CHANNELS for message in islice(index.newest(channel), 10)]
         parents = [parent for parent in parents if parent.protocol == "sprout"] or parents
         if isinstance(party, ArborParty):
@@ -169,27 +169,27 @@ class Walk:
         else:
             self._say(node)
 
-    def _take_some(self, node: Node) -> None:
+    def _take_some(self, node: ClusterInstance) -> None:
         node.take(self.random.randint(1, 5))
 
-    def _run_posted(self, node: Node) -> None:
+    def _run_posted(self, node: ClusterInstance) -> None:
         node.catch_up()
         if self.random.random() < 0.3:
-            node.house.settle()
-        node.house.posted.drain()
+            node.instance.settle()
+        node.instance.posted.drain()
 
-    def _tick(self, node: Node) -> None:
+    def _tick(self, node: ClusterInstance) -> None:
         node.catch_up()
-        node.house.gateway.tick()
+        node.instance.gateway.tick()
 
-    def _jump(self, _node: Node) -> None:
+    def _jump(self, _node: ClusterInstance) -> None:
         self.clock.now += self.random.choice((-5_000, 1, 20_000, 20_000))
 
-    def _repeat(self, _node: Node) -> None:
+    def _repeat(self, _node: ClusterInstance) -> None:
         """A batch comes once more, as after an answer that was lost."""
         self.stream.entries.append(self.random.choice(self.stream.entries))
 
-    def _copy(self, node: Node) -> None:
+    def _copy(self, node: ClusterInstance) -> None:
         """Somebody brings what was published at either gateway before."""
         node.catch_up()
         for party in self.parties[node]:
@@ -198,32 +198,32 @@ class Walk:
             elif isinstance(party, ArborParty) and party.shown:
                 party.announce(*party.lines[-2:])
 
-    def _restart(self, node: Node) -> None:
+    def _restart(self, node: ClusterInstance) -> None:
         node.catch_up()
         self._exit(node)
         node.restart()
         self.parties[node] = self._enter(node)
 
-    def _enter(self, node: Node) -> list[Party]:
+    def _enter(self, node: ClusterInstance) -> list[Party]:
         node.catch_up()
-        house, is_first = node.house, node.data.name == "a"
+        instance, is_first = node.instance, node.data.name == "a"
         parties = [
-            RelayParty(house),
-            StreamrParty(house),
-            SignedParty(house, 1 + is_first, self.signed),
-            AnsweringParty(house),
+            RelayParty(instance),
+            StreamrParty(instance),
+            SignedParty(instance, 1 + is_first, self.signed),
+            AnsweringParty(instance),
         ]
-        parties.append(ArborParty(house, "alice" if is_first else "bob", self.random))
+        parties.append(ArborParty(instance, "alice" if is_first else "bob", self.random))
         for party in parties:
             for channel in NAMES:
                 party.join(channel)
         return parties
 
-    def _exit(self, node: Node) -> None:
+    def _exit(self, node: ClusterInstance) -> None:
         node.catch_up()
         for party in self.parties[node]:
-            party.end()
-        node.house.settle(synced=True)
+            party.disconnect()
+        node.instance.settle(synced=True)
 
     def _text(self) -> str:
         self.said += 1

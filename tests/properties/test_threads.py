@@ -23,7 +23,7 @@ from gateway.http.callers import Caller
 from gateway.http.media import parse_content
 from gateway.http.publish import Publisher as RestPublisher
 from tests.adapters.streamr.conftest import Publisher
-from tests.properties.house import NAMES, NOW, House, template
+from tests.properties.in_process_gateway import NAMES, NOW, InProcessGateway, template
 from tests.properties.parties import Party, RelayParty, RestParty, SproutParty, StreamrParty
 from tests.still import Clock
 
@@ -32,16 +32,16 @@ CHANNEL = NAMES[0]
 
 
 class Table:
-    """A *house* with somebody of each protocol in a channel, who hear what is said there under the ids it has."""
+    """A *instance* with somebody of each protocol in a channel, who hear what is said there under the ids it has."""
 
-    def __init__(self, house: House, clock: Clock) -> None:
-        self.house = house
+    def __init__(self, instance: InProcessGateway, clock: Clock) -> None:
+        self.instance = instance
         self.clock = clock
-        self.relay, self.rest = RelayParty(house), RestParty(house)
+        self.relay, self.rest = RelayParty(instance), RestParty(instance)
         self.alice, self.arbor, self.streamr = (
-            SproutParty(house, "alice"),
-            SproutParty(house, "bob"),
-            StreamrParty(house),
+            SproutParty(instance, "alice"),
+            SproutParty(instance, "bob"),
+            StreamrParty(instance),
         )
         for party in (self.arbor, self.streamr):
             party.join(CHANNEL)
@@ -54,7 +54,7 @@ class Table:
     def say(self, protocol: str, content: dict[str, Any], below: str | None = None) -> Message:
         """Say *content* in that protocol, in Arbor *below* a node; as the gateway took it."""
         self.said += 1
-        before = self.house.gateway.log.next_seq
+        before = self.instance.gateway.log.next_seq
         match protocol:
             case "topic_relay":
                 self.relay.send({"type": 6, "topic": CHANNEL, **content})
@@ -62,11 +62,11 @@ class Table:
                 row = self.signer.message(CHANNEL, content, self.clock(), self.said)
                 self.streamr.send([2, 8, "r", row, None])
             case "rest":
-                publisher = RestPublisher(Caller(self.house.gateway, self.rest._request(None)), CHANNEL, None)
+                publisher = RestPublisher(Caller(self.instance.gateway, self.rest._request(None)), CHANNEL, None)
                 publisher.publish(parse_content(json.dumps(content).encode()))
             case "sprout":
                 self.reply(content["content"], below)
-        return next(m for m in self.house.gateway.index.newest(CHANNEL) if m.seq >= before)
+        return next(m for m in self.instance.gateway.index.newest(CHANNEL) if m.seq >= before)
 
     def reply(self, text: str, below: str | None) -> None:
         """Say something in Arbor."""
@@ -78,7 +78,7 @@ class Table:
 
     def heard(self) -> tuple[dict[str, str], list[str]]:
         """What was said since the last time: the nodes, each with its parent, and the ids in Streamr."""
-        self.house.settle()
+        self.instance.settle()
         lines = (line.split(b" ") for line in self.drain(self.arbor).split(b"\n") if line.startswith(b"SHA512"))
         raws = {id.decode(): base64url.decode(wire) for id, wire in lines}
         nodes = {id: node for id, raw in raws.items() if isinstance(node := forest.decode(raw), forest.Reply)}
@@ -96,8 +96,10 @@ class Table:
 
     def level(self) -> None:
         """Wait until everything that was said is in the tables."""
-        self.house.settle(synced=True)
-        self.house._run_until(lambda done: self.house.gateway.index.submit(lambda: self.house.posted.put(done)))
+        self.instance.settle(synced=True)
+        self.instance._run_until(
+            lambda done: self.instance.gateway.index.submit(lambda: self.instance.posted.put(done))
+        )
 
 
 @pytest.fixture(scope="module", params=["waiting", "applied"])
@@ -106,16 +108,16 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     clock = Clock(NOW)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "clock", clock)
-        house = House(Path(copytree(template(), tmp_path_factory.mktemp("house") / "data")))
-        found = Table(house, clock)
+        instance = InProcessGateway(Path(copytree(template(), tmp_path_factory.mktemp("house") / "data")))
+        found = Table(instance, clock)
         if request.param == "waiting":
-            index = house.gateway.index
+            index = instance.gateway.index
             patch.setattr(
-                house.gateway.log, "on_synced", lambda batch: setattr(index, "_synced", batch.entries[-1].seq)
+                instance.gateway.log, "on_synced", lambda batch: setattr(index, "_synced", batch.entries[-1].seq)
             )
-            patch.setattr(found, "level", lambda: house.settle(synced=True))
+            patch.setattr(found, "level", lambda: instance.settle(synced=True))
         yield found
-        house.stop()
+        instance.stop()
 
 
 @pytest.mark.parametrize("answerer", PROTOCOLS)
@@ -143,4 +145,4 @@ def test_rest_has_a_message_by_every_id(table: Table, asker: str) -> None:
     parents, (place,) = table.heard()
     table.level()
     for id in (list(parents)[-1], place, said.id):
-        assert history.find_message(table.house.gateway, CHANNEL, id).id == said.id
+        assert history.find_message(table.instance.gateway, CHANNEL, id).id == said.id

@@ -34,7 +34,7 @@ class ToySettings(BaseModel):
     enabled: bool = True
 
 
-class ToySession(Session):
+class ToyPeer(Session):
     """A peer of some other protocol: it keeps what it hears."""
 
     protocol = "toy"
@@ -63,7 +63,7 @@ class ToyAdapter(Adapter):
     settings = ToySettings
 
     def accept(self, request: ConnectionRequest) -> Session | Refusal:
-        return ToySession(self.bus, request.principal)
+        return ToyPeer(self.bus, request.principal)
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
         return None if taken(channel) else channel
@@ -129,9 +129,9 @@ class Place:
         """A new Sprout connection."""
         return Line(self, self.adapter.accept(ConnectionRequest(Principal(name, ""))))
 
-    def toy(self) -> ToySession:
+    def toy(self) -> ToyPeer:
         """A new peer of the other protocol."""
-        return ToySession(self.bus, Principal("toy:anonymous"))
+        return ToyPeer(self.bus, Principal("toy:anonymous"))
 
     def settle(self) -> None:
         """Run what is posted until everything appended is on disk, and the worker has nothing left to do."""

@@ -183,7 +183,7 @@ def test_reading_the_log_ends_when_the_right_is_revoked(server: Server, keys: Ke
 # Without a server
 
 
-class Listener(Session):
+class ToyListener(Session):
     protocol = "toy"
 
     def handle(self, data: bytes) -> None: ...
@@ -195,7 +195,7 @@ def test_a_listener_whose_given_right_is_revoked_is_closed(core: Any) -> None:
     access, posted = Access([ApiKey("k", digest("s"))]), Posted()
     core.bus.allowed = access.allowed
     Revocation(access, core.bus, posted.put)
-    alice, bob = (Listener(core.bus, Principal(f"toy:{name}")) for name in ("alice", "bob"))
+    alice, bob = (ToyListener(core.bus, Principal(f"toy:{name}")) for name in ("alice", "bob"))
     for name in ("toy:alice", "toy:bob"):
         access.set_given_rights(name, [Right("subscribe", "lobby")])
     for session in (alice, bob):
@@ -213,7 +213,7 @@ def test_checking_many_connections_takes_turns_and_misses_none(core: Any) -> Non
     Revocation(access, core.bus, posted.put)
     principal = access.authenticate("toy", "s")
     assert principal is not None
-    sessions = [Listener(core.bus, principal) for _ in range(2 * SLICE)]
+    sessions = [ToyListener(core.bus, principal) for _ in range(2 * SLICE)]
     access.set_keys([])
     turns = 0
     while not posted.empty():

@@ -10,7 +10,7 @@ from gateway.access.keyfile import KEYS_FILE, ApiKey, KeyFile, text_of
 from gateway.access.shared import SharedKeys, merged_keys
 
 
-class Value:
+class SharedKeysValue:
     """The value that all share."""
 
     def __init__(self) -> None:
@@ -21,10 +21,10 @@ class Value:
             self.version, self.data = self.version + 1, data
 
 
-class Member:
+class KeyFileMember:
     """A gateway with its key file."""
 
-    def __init__(self, folder: Path, value: Value) -> None:
+    def __init__(self, folder: Path, value: SharedKeysValue) -> None:
         self.value, self.file, self.reloads = value, KeyFile(folder / KEYS_FILE), 0
         self.shared = SharedKeys(folder, value.put, self.reload)
 
@@ -42,12 +42,12 @@ class Member:
 
 
 @pytest.fixture
-def members(tmp_path: Path) -> list[Member]:
-    value = Value()
-    return [Member(tmp_path / name, value) for name in "ab"]
+def members(tmp_path: Path) -> list[KeyFileMember]:
+    value = SharedKeysValue()
+    return [KeyFileMember(tmp_path / name, value) for name in "ab"]
 
 
-def test_keys_made_at_two_gateways_at_once_count_at_both(members: list[Member]) -> None:
+def test_keys_made_at_two_gateways_at_once_count_at_both(members: list[KeyFileMember]) -> None:
     one, other = members
     one.file.add("ann")
     other.file.add("ben")
@@ -60,7 +60,7 @@ def test_keys_made_at_two_gateways_at_once_count_at_both(members: list[Member]) 
     assert one.reloads == reloads, "nothing changed"
 
 
-def test_a_key_that_was_removed_or_rotated_while_a_gateway_was_away_is_gone_there(members: list[Member]) -> None:
+def test_a_key_that_was_removed_or_rotated_while_a_gateway_was_away_is_gone_there(members: list[KeyFileMember]) -> None:
     one, other = members
     one.file.add("ann")
     secret = one.file.add("ben")
@@ -76,7 +76,7 @@ def test_a_key_that_was_removed_or_rotated_while_a_gateway_was_away_is_gone_ther
     assert secret.encode() not in other.value.data, "secrets are never shared, their digests are"
 
 
-def test_a_broken_value_changes_nothing(members: list[Member]) -> None:
+def test_a_broken_value_changes_nothing(members: list[KeyFileMember]) -> None:
     one = members[0]
     one.file.add("ann")
     one.exchange()
@@ -89,7 +89,7 @@ def test_a_broken_value_changes_nothing(members: list[Member]) -> None:
     assert one.names() == ["ann"]
 
 
-def test_a_stream_that_was_lost_removes_no_key(members: list[Member]) -> None:
+def test_a_stream_that_was_lost_removes_no_key(members: list[KeyFileMember]) -> None:
     one = members[0]
     one.file.add("ann")
     one.exchange()

@@ -15,7 +15,7 @@ READ: Grants = {"streamr:anonymous": ("subscribe:news/*",)}
 WRITE: Grants = {"rest:anonymous": ("publish:lobby",)}
 
 
-class Value:
+class SharedGrantsValue:
     """The shared value."""
 
     def __init__(self) -> None:
@@ -26,10 +26,10 @@ class Value:
             self.version, self.data = version + 1, data
 
 
-class Member:
+class GrantsMember:
     """A gateway; `now` are the grants that count there."""
 
-    def __init__(self, folder: Path, value: Value, configured: Grants) -> None:
+    def __init__(self, folder: Path, value: SharedGrantsValue, configured: Grants) -> None:
         folder.mkdir(exist_ok=True)
         self.value, self.now = value, configured
         self.shared = SharedGrants(folder, configured, value.put, self._apply)
@@ -45,8 +45,8 @@ class Member:
 
 
 def test_what_is_changed_on_one_counts_on_all(tmp_path: Path) -> None:
-    value = Value()
-    one, two = (Member(tmp_path / name, value, READ) for name in ("one", "two"))
+    value = SharedGrantsValue()
+    one, two = (GrantsMember(tmp_path / name, value, READ) for name in ("one", "two"))
     one.shared.configure(READ | WRITE)
     assert one.now == READ | WRITE
     two.look()
@@ -58,22 +58,22 @@ def test_what_is_changed_on_one_counts_on_all(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_was_not_changed_takes_nothing_back(tmp_path: Path) -> None:
-    value = Value()
-    one, two = (Member(tmp_path / name, value, READ) for name in ("one", "two"))
+    value = SharedGrantsValue()
+    one, two = (GrantsMember(tmp_path / name, value, READ) for name in ("one", "two"))
     one.shared.configure({})
-    again = Member(tmp_path / "two", value, READ)
+    again = GrantsMember(tmp_path / "two", value, READ)
     assert again.now == {}, "its configuration is that of before"
     assert two.now == READ, "it has not asked yet"
-    changed = Member(tmp_path / "two", value, READ | WRITE)
+    changed = GrantsMember(tmp_path / "two", value, READ | WRITE)
     assert changed.now == WRITE, "this was written into it while it did not run"
     one.look()
     assert one.now == WRITE
 
 
 def test_a_newcomer_takes_those_of_the_cluster(tmp_path: Path) -> None:
-    value = Value()
-    one = Member(tmp_path / "one", value, READ)
-    newcomer = Member(tmp_path / "new", value, WRITE)
+    value = SharedGrantsValue()
+    one = GrantsMember(tmp_path / "one", value, READ)
+    newcomer = GrantsMember(tmp_path / "new", value, WRITE)
     assert newcomer.now == READ
     one.look()
     assert one.now == READ
@@ -82,8 +82,8 @@ def test_a_newcomer_takes_those_of_the_cluster(tmp_path: Path) -> None:
 
 
 def test_a_gateway_that_is_cut_off_follows_its_own_configuration_at_once(tmp_path: Path) -> None:
-    value = Value()
-    one, two = (Member(tmp_path / name, value, READ) for name in ("one", "two"))
+    value = SharedGrantsValue()
+    one, two = (GrantsMember(tmp_path / name, value, READ) for name in ("one", "two"))
     one.shared._put = lambda _data, _version: None
     one.shared.configure({})
     assert one.now == {}
@@ -94,15 +94,15 @@ def test_a_gateway_that_is_cut_off_follows_its_own_configuration_at_once(tmp_pat
 
 
 def test_a_stream_that_was_lost_is_filled_from_the_configuration(tmp_path: Path) -> None:
-    Member(tmp_path / "one", Value(), READ)
-    value = Value()
-    assert Member(tmp_path / "one", value, READ).now == READ
+    GrantsMember(tmp_path / "one", SharedGrantsValue(), READ)
+    value = SharedGrantsValue()
+    assert GrantsMember(tmp_path / "one", value, READ).now == READ
     assert msgspec.json.decode(value.data, type=Grants) == READ
 
 
 @pytest.mark.parametrize("data", [b"", b"5", b"{", b'{"a": ["no right"]}', b'{"a": 5}'])
 def test_what_is_no_value_changes_nothing(tmp_path: Path, data: bytes) -> None:
-    member = Member(tmp_path / "one", Value(), READ)
+    member = GrantsMember(tmp_path / "one", SharedGrantsValue(), READ)
     member.shared.receive(7, data)
     assert (member.now, member.shared.refused) == (READ, 1)
     assert (tmp_path / "one" / GRANTS_FILE).exists()

@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-class Proxy:
+class LossyProxy:
     """Passes bytes on to *target* and back, until it is told to lose them."""
 
     def __init__(self, target: str) -> None:
@@ -65,9 +65,9 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxy_to(target: str) -> AsyncIterator[Proxy]:
+async def proxy_to(target: str) -> AsyncIterator[LossyProxy]:
     """Run a proxy to the address *target*."""
-    proxy = Proxy(target)
+    proxy = LossyProxy(target)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
         proxy.address = "{}:{}".format(*listener.extra(SocketAttribute.local_address))
         tasks.start_soon(listener.serve, proxy.handle)

@@ -20,7 +20,7 @@ from .test_cluster import Cluster, told
 DAY = 86_400_000  # ms
 
 
-class World:
+class ClockSignals:
     """A clock, and what others say."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class World:
 
 
 def test_a_clock_that_nobody_else_tells_is_believed() -> None:
-    world = World()
+    world = ClockSignals()
     assert (world.clock.now(), world.clock.refresh()) == (1_000_000, 0)
     world.own += DAY
     assert world.clock.now() == 1_000_000 + DAY
@@ -43,13 +43,13 @@ def test_a_clock_that_nobody_else_tells_is_believed() -> None:
 
 @pytest.mark.parametrize("others", [[0], [DAY - 5], [1_000_000, 1_000_200], [0, 10 * DAY]])
 def test_one_wrong_clock_of_another_changes_nothing(others: list[int]) -> None:
-    world = World()
+    world = ClockSignals()
     world.others = [1_000_100, *others]
     assert world.clock.now() == 1_000_000
 
 
 def test_a_clock_that_is_ahead_of_all_others_is_not_believed() -> None:
-    world = World()
+    world = ClockSignals()
     world.others = [999_000, 1_000_000]
     world.own = 1_000_000 + MAX_AHEAD
     assert (world.clock.now(), world.clock.ahead) == (world.own, 0)
@@ -63,7 +63,7 @@ def test_a_clock_that_is_ahead_of_all_others_is_not_believed() -> None:
 
 
 def test_a_clock_that_is_right_asks_rarely() -> None:
-    world = World()
+    world = ClockSignals()
     world.others = [world.own]
     for world.own in range(1_000_000, 1_001_000):
         world.clock.now()

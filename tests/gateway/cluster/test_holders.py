@@ -24,7 +24,7 @@ from tests.waiting import until
 LINKS = ("streamr ws://a", "topic_relay ws://b", "sprout c:7777")
 
 
-class World:
+class LinkHolders:
     """Members whose signals may be lost; each names some links. `now` is the clock of all."""
 
     def __init__(self, random: Random) -> None:
@@ -59,7 +59,7 @@ class World:
 
 
 class _Carrier:
-    def __init__(self, world: World, me: str) -> None:
+    def __init__(self, world: LinkHolders, me: str) -> None:
         self.world, self.me = world, me
 
     def tell(self, data: bytes, to: str = "") -> None:
@@ -75,7 +75,7 @@ class _Carrier:
 def test_no_link_is_held_twice_and_each_is_held_again(seed: int) -> None:
     """Members come, are killed, are cut off from the servers and from all others, and come back."""
     random = Random(seed)
-    world = World(random)
+    world = LinkHolders(random)
     held = 0
     for second in range(300):
         what = random.random()

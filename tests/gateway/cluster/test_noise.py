@@ -17,15 +17,15 @@ from gateway.cluster.signals import Heartbeat, Leaving, PresenceChanges, Terms, 
 from gateway.cluster.turn import LEASE
 from gateway.membership.membership import Membership
 from gateway.storage.record import Fact, encode
-from tests.gateway.cluster.test_turn import SEEDS, Toy, World
+from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork
 
 MOVES = 300
 
 
-class Member(Toy):
+class ObservingMember(TurnMember):
     """A member that notes which elements of the stream it ignores."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: UnreliableNetwork, name: str) -> None:
         super().__init__(world, name)
         self.ignored: set[int] = set()
 
@@ -52,9 +52,9 @@ def _is_batch(data: bytes) -> bool:
         return False
 
 
-def noise(random: Random, world: World) -> bytes:
+def noise(random: Random, world: UnreliableNetwork) -> bytes:
     """Something that counts nowhere, made of what is in the stream."""
-    reader = Toy(world, "reader")
+    reader = TurnMember(world, "reader")
     reader.read_all()
     number, first = reader.turn.position.number + 1, reader.turn.position.next_seq or 1
     found = random.choice([*filter(_is_batch, world.stream), _batch(1, 1, [])])
@@ -91,8 +91,8 @@ def _beat(members: list[Any]) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_members_ignore_the_same_elements_of_the_stream(seed: int) -> None:
     random = Random(seed)
-    world = World(random)
-    members: list[Member] = [Member(world, name) for name in "abc"]
+    world = UnreliableNetwork(random)
+    members: list[ObservingMember] = [ObservingMember(world, name) for name in "abc"]
     world.members = list(members)
     sent = 0
     for _ in range(MOVES):
@@ -111,7 +111,7 @@ def test_all_members_ignore_the_same_elements_of_the_stream(seed: int) -> None:
         move()
         for place, each in enumerate(members):
             if each.is_lost:
-                members[place] = again = Member(world, each.name)
+                members[place] = again = ObservingMember(world, each.name)
                 world.members = list(members)
                 again.read_all()
     for each in members:
@@ -123,7 +123,7 @@ def test_all_members_ignore_the_same_elements_of_the_stream(seed: int) -> None:
     assert len(there[0].ignored) >= sent > 0
 
 
-class Wire:
+class SilentTransport:
     """Tells nobody anything."""
 
     def tell(self, data: bytes, to: str = "") -> None: ...
@@ -134,7 +134,7 @@ class Wire:
 def test_all_members_ignore_the_same_signals(seed: int) -> None:
     random, wanted = Random(seed), [list[str](), list[str]()]
     members = [
-        Signalling(Wire(), lambda: 0.0, wanted[n].append, lambda n=n: Heartbeat(f"{n}@1", "1", 5, 2))  # type: ignore[misc]
+        Signalling(SilentTransport(), lambda: 0.0, wanted[n].append, lambda n=n: Heartbeat(f"{n}@1", "1", 5, 2))  # type: ignore[misc]
         for n in range(2)
     ]
     good = [
@@ -160,7 +160,9 @@ def test_all_members_ignore_the_same_signals(seed: int) -> None:
 
 def test_a_member_compares_what_counted_and_names_who_disturbs() -> None:
     status = SimpleNamespace(silence=0.0, error=None)
-    transport: Any = SimpleNamespace(place=10, status=lambda: status, tell=Wire().tell, later=Wire().later)
+    transport: Any = SimpleNamespace(
+        place=10, status=lambda: status, tell=SilentTransport().tell, later=SilentTransport().later
+    )
     now = 0.0
     member = Membership("me", transport, lambda: now)
     ended: list[str] = []
@@ -187,7 +189,7 @@ def test_a_member_compares_what_counted_and_names_who_disturbs() -> None:
 
 def test_noise_is_of_all_kinds() -> None:
     """Some of it is a batch, whose number or place is wrong: else the walks above would prove little."""
-    random, world = Random(1), World()
+    random, world = Random(1), UnreliableNetwork()
     world.stream.append(_batch(1, 1, [], "a@1"))
     batches = 0
     for _ in range(300):

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from gateway.cluster.roster import MAX_MEMBERS, SILENT
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import MAX_SIGNAL, Heartbeat, Leaving, TurnRequest, encode_signal
-from tests.properties.cluster import Node, Stream, copy_of, next_seq
-from tests.properties.house import template
+from tests.properties.cluster import ClusterInstance, Stream, copy_of, next_seq
+from tests.properties.in_process_gateway import template
 
 
-class Listener:
+class SignalListener:
     """A member that hears signals; *now* is its clock."""
 
     def __init__(self) -> None:
@@ -36,16 +36,16 @@ class Listener:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+def nodes(tmp_path: Path) -> Iterator[list[ClusterInstance]]:
     folders = [copy_of(template(), tmp_path / name) for name in "ab"]
     stream = Stream(next_seq(folders[0]))
-    nodes = [Node(stream, folder) for folder in folders]
+    nodes = [ClusterInstance(stream, folder) for folder in folders]
     yield nodes
     for node in nodes:
         node.stop()
 
 
-def test_members_know_each_other_and_how_far_they_are(nodes: list[Node]) -> None:
+def test_members_know_each_other_and_how_far_they_are(nodes: list[ClusterInstance]) -> None:
     one, other = nodes
     one.membership.tick()
     other.membership.tick()
@@ -59,7 +59,7 @@ def test_members_know_each_other_and_how_far_they_are(nodes: list[Node]) -> None
 
 
 def test_who_is_silent_is_gone() -> None:
-    listener = Listener()
+    listener = SignalListener()
     listener.signalling.hear(encode_signal(Heartbeat("one@5", "1", 7, 3, is_accepting=True)))
     listener.now = SILENT
     listener.signalling.beat()
@@ -70,7 +70,7 @@ def test_who_is_silent_is_gone() -> None:
 
 
 def test_a_new_life_replaces_the_former_one() -> None:
-    listener = Listener()
+    listener = SignalListener()
     for signal in (
         Heartbeat("one@5", "1", 7, 3),
         Heartbeat("one@6", "1", 7, 3),
@@ -82,7 +82,7 @@ def test_a_new_life_replaces_the_former_one() -> None:
 
 
 def test_forged_members_use_little_memory() -> None:
-    listener = Listener()
+    listener = SignalListener()
     for number in range(2 * MAX_MEMBERS):
         listener.signalling.hear(encode_signal(Heartbeat(f"one{number}@5", "1", 7, 3)))
     assert len(listener.names()) == MAX_MEMBERS + 1
@@ -105,7 +105,7 @@ def test_forged_members_use_little_memory() -> None:
     ],
 )
 def test_what_is_no_signal_is_counted_and_ignored(data: bytes) -> None:
-    listener = Listener()
+    listener = SignalListener()
     listener.signalling.hear(data)
     assert (listener.signalling.ignored, listener.wanted, listener.names()) == (1, [], [("me", 1)])
     listener.signalling.hear(encode_signal(TurnRequest("one@1")))
@@ -114,4 +114,4 @@ def test_what_is_no_signal_is_counted_and_ignored(data: bytes) -> None:
 
 @given(st.binary() | st.builds(lambda text: b'{"signal":"want","member":' + text.encode() + b"}", st.text()))
 def test_no_bytes_harm(data: bytes) -> None:
-    Listener().signalling.hear(data)
+    SignalListener().signalling.hear(data)

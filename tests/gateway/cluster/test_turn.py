@@ -2,156 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
 
 from gateway.cluster.batch import Batch, decode_batch, encode_batch
 from gateway.cluster.removal import decode_removal, encode_removal
-from gateway.cluster.turn import LEASE, MAX_AHEAD, QUANTUM, STALLED, Turn
-from gateway.storage.record import Entry, Fact, encode
-
-SEEDS = range(2_000) if "TRELLIS_SOAK" in os.environ else range(60)
-
-
-class World:
-    """A stream, and a network that delays and repeats; *random* decides what happens next."""
-
-    def __init__(self, random: Random | None = None) -> None:
-        self.random = random
-        self.stream: list[bytes] = []
-        self.flying: list[bytes] = []  # published, and not in the stream yet
-        self.members: list[Toy] = []
-        self.now = 0.0
-        self.confirmed: list[bytes] = []
-        self.lives = 0
-
-    def lines(self) -> list[bytes]:
-        """What the log of every member has to be in the end."""
-        toy = Toy(self, "reader")
-        toy.read_all()
-        return toy.log
-
-    def publish(self, data: bytes) -> None:
-        if self.random is None:
-            self.stream.append(data)
-        else:
-            self.flying.append(data)
-
-    def land(self) -> None:
-        """Something that flies comes into the stream; perhaps it flies on."""
-        if self.flying:
-            assert self.random is not None
-            data = self.random.choice(self.flying)
-            self.stream.append(data)
-            if self.random.random() < 0.8:
-                self.flying.remove(data)
-
-
-class Toy:
-    """A gateway that logs facts when it may: the callbacks of its turn, and its transport."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
-        world.lives += 1
-        self.log: list[bytes] = []  # on its disk
-        self.next_seq = 1
-        self.read = 0
-        self.calls = deque[Callable[[], None]]()
-        self.held: str | None = "it starts"
-        self.is_lost = self.is_removed = self.is_damaged = False
-        self.turn = Turn(f"{name}@{world.lives}", self, self, lambda: world.now)
-
-    # The callbacks
-
-    def take(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
-        assert entries[0].seq == self.next_seq
-        self.log += lines
-        self.next_seq += len(lines)
-
-    def confirm(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
-        assert entries[0].seq == len(self.log) + 1, "what is written follows what was written"
-        self.log += lines
-        self.world.confirmed += lines
-
-    def begin(self) -> None:
-        self.held = None
-
-    def hold(self, why: str | None) -> None:
-        self.held = why or "others accept"
-
-    def turn_lost(self) -> None:
-        self.is_lost = True
-
-    def removed(self) -> None:
-        self.is_removed = True
-
-    def stream_damaged(self) -> None:
-        self.is_damaged = True
-
-    # The transport
-
-    def publish(self, data: bytes) -> None:
-        self.world.publish(data)
-
-    def want(self, member: str) -> None:
-        random = self.world.random
-        for each in self.world.members:
-            if random is None or random.random() < 0.8:
-                each.calls.append(lambda each=each: each.turn.wanted(member))  # type: ignore[misc]
-
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        if not seconds:
-            self.calls.append(call)  # `tick` looks at the time as well
-
-    # What it does
-
-    def say(self) -> None:
-        """Log something, or ask to."""
-        if self.held is None and self.turn.acting:
-            fact = Fact("start", {"gateway": f"{self.turn.me} {self.next_seq}", "version": "1"}, self.next_seq, 0)
-            self.next_seq += 1
-            self.turn.logged((fact,), [encode(fact)])
-        else:
-            self.turn.want()
-
-    def run(self) -> None:
-        if self.calls:
-            self.calls.popleft()()
-
-    def read_one(self) -> None:
-        if self.read < len(self.world.stream):
-            self.read += 1
-            self.turn.arrived(self.world.stream[self.read - 1])
-
-    def read_all(self) -> None:
-        while self.read < len(self.world.stream):
-            self.read_one()
-
-
-def settle(world: World, member: Toy) -> None:
-    """Let everything that is due happen, in order."""
-    for _ in range(50):
-        for each in world.members:
-            each.turn.tick()
-            while each.calls:
-                each.run()
-            each.read_all()
-        if member.turn.acting and not member.calls:
-            return
+from gateway.cluster.turn import LEASE, MAX_AHEAD, QUANTUM, STALLED
+from gateway.storage.record import Fact, encode
+from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
-    world.members = [Toy(world, "a"), Toy(world, "b")]
+def world() -> UnreliableNetwork:
+    world = UnreliableNetwork()
+    world.members = [TurnMember(world, "a"), TurnMember(world, "b")]
     return world
 
 
-def test_the_first_claims_and_the_next_is_given_the_turn(world: World) -> None:
+def test_the_first_claims_and_the_next_is_given_the_turn(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -170,7 +39,7 @@ def test_the_first_claims_and_the_next_is_given_the_turn(world: World) -> None:
     assert len(one.log) == 2
 
 
-def test_a_busy_member_passes_the_turn_after_a_moment(world: World) -> None:
+def test_a_busy_member_passes_the_turn_after_a_moment(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -185,7 +54,7 @@ def test_a_busy_member_passes_the_turn_after_a_moment(world: World) -> None:
     assert len(other.log) == 1, "it has everything that was said before"
 
 
-def test_a_turn_that_nobody_uses_is_claimed_after_the_lease(world: World) -> None:
+def test_a_turn_that_nobody_uses_is_claimed_after_the_lease(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -205,7 +74,7 @@ def test_a_turn_that_nobody_uses_is_claimed_after_the_lease(world: World) -> Non
     assert other.log == world.lines() == []
 
 
-def test_an_idle_member_survives_the_loss_of_its_turn(world: World) -> None:
+def test_an_idle_member_survives_the_loss_of_its_turn(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -218,7 +87,7 @@ def test_an_idle_member_survives_the_loss_of_its_turn(world: World) -> None:
     assert (one.is_lost, one.turn.acting, one.held) == (False, False, "others accept")
 
 
-def test_what_comes_twice_counts_once(world: World) -> None:
+def test_what_comes_twice_counts_once(world: UnreliableNetwork) -> None:
     one = world.members[0]
     one.say()
     settle(world, one)
@@ -230,7 +99,7 @@ def test_what_comes_twice_counts_once(world: World) -> None:
     assert (len(one.log), one.turn.ignored) == (1, 1)
 
 
-def test_publishers_are_refused_while_the_stream_does_not_answer(world: World) -> None:
+def test_publishers_are_refused_while_the_stream_does_not_answer(world: UnreliableNetwork) -> None:
     one = world.members[0]
     one.say()
     settle(world, one)
@@ -247,7 +116,7 @@ def test_publishers_are_refused_while_the_stream_does_not_answer(world: World) -
     assert one.turn.waited == 0
 
 
-def test_what_waits_for_the_stream_is_bounded_and_goes_in_batches(world: World) -> None:
+def test_what_waits_for_the_stream_is_bounded_and_goes_in_batches(world: UnreliableNetwork) -> None:
     one = world.members[0]
     one.say()
     settle(world, one)
@@ -264,14 +133,14 @@ def test_what_waits_for_the_stream_is_bounded_and_goes_in_batches(world: World) 
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
-def test_who_reads_a_stream_with_a_hole_does_not_accept(world: World, damage: str) -> None:
+def test_who_reads_a_stream_with_a_hole_does_not_accept(world: UnreliableNetwork, damage: str) -> None:
     """It would claim the turn by a batch that all others ignore, and go on alone."""
     one, other = world.members
     for _ in range(4):
         one.say()
         settle(world, one)
     other.read_all()
-    reader = Toy(world, "c")
+    reader = TurnMember(world, "c")
     hole = world.stream[1]
     world.stream[1:2] = [] if damage == "missing" else [hole.replace(b"start", b"stars")]
     reader.read_all()
@@ -284,7 +153,7 @@ def test_who_reads_a_stream_with_a_hole_does_not_accept(world: World, damage: st
     assert other.log == one.log != reader.log
 
 
-def test_a_batch_out_of_turn_disturbs_nobody(world: World) -> None:
+def test_a_batch_out_of_turn_disturbs_nobody(world: UnreliableNetwork) -> None:
     """Whoever may write to the stream may append one with any number; the next one that follows shows what it is."""
     one, other = world.members
     one.say()
@@ -303,7 +172,9 @@ def test_a_batch_out_of_turn_disturbs_nobody(world: World) -> None:
 
 
 @pytest.mark.parametrize(("ahead", "first"), [(97, 0), (1, 5)])
-def test_a_batch_that_follows_nowhere_ends_nobody_who_can_compare(world: World, ahead: int, first: int) -> None:
+def test_a_batch_that_follows_nowhere_ends_nobody_who_can_compare(
+    world: UnreliableNetwork, ahead: int, first: int
+) -> None:
     """Nobody says anything after it; it could show that the reader lacks something."""
     one, other = world.members
     one.say()
@@ -320,7 +191,7 @@ def test_a_batch_that_follows_nowhere_ends_nobody_who_can_compare(world: World, 
     assert ([each.is_damaged for each in (one, other)], other.turn.acting) == ([False, False], True)
 
 
-def test_who_leaves_gives_the_turn_up(world: World) -> None:
+def test_who_leaves_gives_the_turn_up(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -339,7 +210,7 @@ def test_who_leaves_gives_the_turn_up(world: World) -> None:
     assert len(other.log) == 1
 
 
-def test_nobody_waits_for_a_gateway_that_was_removed(world: World) -> None:
+def test_nobody_waits_for_a_gateway_that_was_removed(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -355,7 +226,7 @@ def test_nobody_waits_for_a_gateway_that_was_removed(world: World) -> None:
     assert (one.turn.ignored, other.turn.ignored) == (0, 0)
 
 
-def test_a_name_that_was_removed_may_be_used_again(world: World) -> None:
+def test_a_name_that_was_removed_may_be_used_again(world: UnreliableNetwork) -> None:
     one, other = world.members
     world.stream.append(encode_removal("a"))
     other.read_all()
@@ -371,7 +242,7 @@ def test_a_name_that_was_removed_may_be_used_again(world: World) -> None:
 
 
 @pytest.mark.parametrize("data", [b"remove a 00000000\n", encode_removal("a")[:-1], encode_removal("a" * 65), b""])
-def test_what_is_no_removal_removes_nobody(world: World, data: bytes) -> None:
+def test_what_is_no_removal_removes_nobody(world: UnreliableNetwork, data: bytes) -> None:
     assert decode_removal(data) is None
     world.members[0].turn.arrived(data)
     assert (world.members[0].is_removed, world.members[0].turn.ignored) == (False, 1)
@@ -380,8 +251,8 @@ def test_what_is_no_removal_removes_nobody(world: World, data: bytes) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_have_the_same_log_whatever_happens(seed: int) -> None:
     random = Random(seed)
-    world = World(random)
-    world.members = [Toy(world, name) for name in "abc"]
+    world = UnreliableNetwork(random)
+    world.members = [TurnMember(world, name) for name in "abc"]
     said_again = 0
     for _ in range(600):
         member = random.choice(world.members)
@@ -392,7 +263,7 @@ def test_all_have_the_same_log_whatever_happens(seed: int) -> None:
             world.now += random.choice([0.02, 0.5, STALLED, LEASE + 1])
         move()
         if member.is_lost or random.random() < 0.005:  # it is killed, and begins with what is on its disk
-            again = Toy(world, member.name)
+            again = TurnMember(world, member.name)
             again.read_all()
             assert again.log[: len(member.log)] == member.log, "the disk has a beginning of the stream"
             world.members[world.members.index(member)] = again
@@ -408,8 +279,8 @@ def test_all_have_the_same_log_whatever_happens(seed: int) -> None:
 def test_turns_are_taken_in_the_random_walks() -> None:
     """The walks above say something, in many turns: else they would prove nothing."""
     random = Random(1)
-    world = World(random)
-    world.members = [Toy(world, name) for name in "abc"]
+    world = UnreliableNetwork(random)
+    world.members = [TurnMember(world, name) for name in "abc"]
     for _ in range(2_000):
         world.now += 0.005
         member = random.choice(world.members)

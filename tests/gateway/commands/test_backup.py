@@ -53,7 +53,7 @@ async def process(*arguments: str | Path) -> tuple[int, str, str]:
     return done.returncode or 0, out.decode(), error.decode()
 
 
-class Load:
+class BackupTraffic:
     """Peers of all four protocols that talk until they are told to stop; what REST acknowledged."""
 
     def __init__(self, server: Server, key: str) -> None:
@@ -118,7 +118,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     trellis("dev-cert", "--folder", folder / "certs")
     tls = ("--tls-cert", folder / "certs/cert.pem", "--tls-key", folder / "certs/key.pem")
     with Server(data, env=OPEN) as server:
-        load = Load(server, key)
+        load = BackupTraffic(server, key)
         before: list[str] = []
 
         async def scenario() -> tuple[int, str, str]:

@@ -75,7 +75,7 @@ def test_a_log_that_differs_is_named() -> None:
     assert differences({"one": b"a\nb\nc\n", "two": b"a\nc\n"}) == ["the log of gateway two differs"]
 
 
-class Room:
+class UnreliableChannel:
     """Refuses what it is told at first, and loses the next; then it hears it."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Room:
 def test_what_is_refused_or_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_demo, "REPEAT_SECONDS", 0.01)
     monkeypatch.setattr(cluster_demo, "REFUSED_SECONDS", 0.01)
-    room, matrix = Room(), Matrix("")
+    room, matrix = UnreliableChannel(), Matrix("")
     say = partial(room.publish, "demo", {"content": "hi"})
     what = ReceivedMessage("demo", {"content": "hi"})
     asyncio.run(cluster_demo._exchange(matrix, "a", say, what, {"b": room}))

@@ -52,7 +52,7 @@ def test_what_did_not_arrive_is_shown_with_its_reason() -> None:
     ]
 
 
-class Ear:
+class ListeningClient:
     """Somebody who hears what it is given."""
 
     def __init__(self, *heard: ReceivedMessage) -> None:
@@ -71,9 +71,9 @@ def test_only_the_very_message_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> Matrix:
         matrix = Matrix("")
         listeners = {
-            "good": Ear(ReceivedMessage("demo", "other"), what),
-            "bad": Ear(ReceivedMessage("demo", "hi", False)),
-            "deaf": Ear(),
+            "good": ListeningClient(ReceivedMessage("demo", "other"), what),
+            "bad": ListeningClient(ReceivedMessage("demo", "hi", False)),
+            "deaf": ListeningClient(),
         }
         await demo._exchange(matrix, "a", listeners, said(), what)
         return matrix

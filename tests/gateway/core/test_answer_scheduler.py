@@ -20,7 +20,7 @@ from gateway.core.answer_scheduler import (
 )
 
 
-class Loop:
+class ManualLoop:
     """An `AnswerScheduler` on a loop and with clocks of the test's own."""
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class Loop:
 
 
 @pytest.fixture
-def loop() -> Loop:
-    return Loop()
+def loop() -> ManualLoop:
+    return ManualLoop()
 
 
-def test_a_turn_of_the_loop_has_one_slice_and_networks_take_turns(loop: Loop) -> None:
+def test_a_turn_of_the_loop_has_one_slice_and_networks_take_turns(loop: ManualLoop) -> None:
     made: list[str] = []
     for network in ("a", "a", "a", "b", "c"):
         loop.answer_scheduler.schedule(lambda network=network: made.append(network), network)  # type: ignore[misc]
@@ -62,7 +62,7 @@ def test_a_turn_of_the_loop_has_one_slice_and_networks_take_turns(loop: Loop) ->
     assert loop.answer_scheduler.progress == (0, 5)
 
 
-def test_while_messages_are_published_answers_get_a_share_of_the_loop(loop: Loop) -> None:
+def test_while_messages_are_published_answers_get_a_share_of_the_loop(loop: ManualLoop) -> None:
     loop.answer_scheduler.charge(BURST)
     loop.answer_scheduler.schedule(lambda: None, "a")
     assert not loop.pauses, "so much at once"
@@ -81,7 +81,7 @@ def test_while_messages_are_published_answers_get_a_share_of_the_loop(loop: Loop
     assert len(loop.pauses) == 1, "what was used while nobody talked is not held against anybody"
 
 
-def test_a_slice_that_fails_does_not_stop_the_others(loop: Loop) -> None:
+def test_a_slice_that_fails_does_not_stop_the_others(loop: ManualLoop) -> None:
     made: list[int] = []
     loop.answer_scheduler.schedule(lambda: made.append(1 // 0), "a")
     loop.answer_scheduler.schedule(lambda: made.append(1), "b")
@@ -91,7 +91,7 @@ def test_a_slice_that_fails_does_not_stop_the_others(loop: Loop) -> None:
     assert made == [1]
 
 
-def test_slots_are_limited_for_each_network(loop: Loop) -> None:
+def test_slots_are_limited_for_each_network(loop: ManualLoop) -> None:
     slots = [loop.ask("a") for _ in range(MAX_SLOTS_PER_NETWORK + 2)]
     assert [slot.state for slot in slots[-3:]] == [SlotState.GRANTED, SlotState.WAITING, SlotState.WAITING]
     assert loop.ask("b").state is SlotState.GRANTED
@@ -102,7 +102,7 @@ def test_slots_are_limited_for_each_network(loop: Loop) -> None:
     assert loop.ask("a").state is SlotState.WAITING, "a slot is given back once"
 
 
-def test_a_free_slot_goes_to_the_network_with_the_fewest(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_free_slot_goes_to_the_network_with_the_fewest(loop: ManualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_scheduler, "MAX_SLOTS", 4)
     taken = [loop.ask(network) for network in "aaab"]
     greedy, other = loop.ask("a"), loop.ask("b")
@@ -113,7 +113,7 @@ def test_a_free_slot_goes_to_the_network_with_the_fewest(loop: Loop, monkeypatch
 
 
 def test_a_slot_is_refused_after_a_long_wait_or_if_the_queue_is_full(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
+    loop: ManualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answer_scheduler, "MAX_SLOTS_PER_NETWORK", 0)
     monkeypatch.setattr(answer_scheduler, "MAX_WAITING_PER_NETWORK", 1)

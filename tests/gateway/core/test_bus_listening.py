@@ -39,6 +39,16 @@ def test_joining_tells_the_others_and_returns_them(core: Core, join: Make) -> No
     assert (core.bus.listeners("lobby", "toy"), core.bus.listeners("lobby", "x")) == ([b, c], [])
 
 
+def run_steps(steps: deque[Callable[[], None]], sessions: list[ToySession]) -> list[int]:
+    """Run *steps* until none is left; how many notices each gave, but for those that gave none."""
+    counts = [0]
+    while steps:
+        before = sum(len(each.heard) for each in sessions)
+        steps.popleft()()
+        counts.append(sum(len(each.heard) for each in sessions) - before)
+    return [count for count in counts if count]
+
+
 def test_many_sessions_are_told_of_a_newcomer_in_slices_and_before_its_message(
     core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,18 +58,10 @@ def test_many_sessions_are_told_of_a_newcomer_in_slices_and_before_its_message(
     for each in many:
         each.take()
 
-    def told() -> list[int]:
-        counts = [0]
-        while steps:
-            before = sum(len(each.heard) for each in many)
-            steps.popleft()()
-            counts.append(sum(len(each.heard) for each in many) - before)
-        return [count for count in counts if count]
-
     first = join("lobby")
     first_came = ("+", "lobby", first.peer.number)
     assert not any(each.heard for each in many), "nobody is told in the step in which it comes"
-    assert told() == [4, 4, 2]
+    assert run_steps(steps, many) == [4, 4, 2]
     assert all(each.take() == [first_came] for each in many)
 
     second = join("lobby")
@@ -70,7 +72,7 @@ def test_many_sessions_are_told_of_a_newcomer_in_slices_and_before_its_message(
         assert each.heard[0] == ("+", "lobby", second.peer.number)
         assert b"1" in each.heard
     assert to(second, many[8].peer.number) == 1
-    told()
+    run_steps(steps, many)
     assert ("+", "lobby", second.peer.number) not in many[9].take()
     for each in many[:9]:
         each.take()
@@ -78,7 +80,7 @@ def test_many_sessions_are_told_of_a_newcomer_in_slices_and_before_its_message(
     monkeypatch.setattr(presence, "MAX_NOTICES", 2)
     newcomers = [join("lobby") for _ in range(3)]
     assert [len(each.heard) for each in many] == [1] * 10, "where too much waits the first is told at once"
-    told()
+    run_steps(steps, many)
     assert [[number for _, _, number in each.heard] for each in many] == [[n.peer.number for n in newcomers]] * 10
 
 

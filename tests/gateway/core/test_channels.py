@@ -36,7 +36,7 @@ class Minted:
         return None
 
 
-class Harness:
+class RecordedChannels:
     """A table and the facts it has written."""
 
     def __init__(
@@ -47,9 +47,9 @@ class Harness:
         rules: list[Any] = [rule for rule in (Capitals(), Minted()) if rule.name in protocols]
         self.table = Channels(rules, self._record, create=create, limit=limit, kept=self.kept.intersection)
 
-    def restarted(self, **options: object) -> Harness:
+    def restarted(self, **options: object) -> RecordedChannels:
         """What the log's facts make of it."""
-        again = Harness(**options)  # type: ignore[arg-type]
+        again = RecordedChannels(**options)  # type: ignore[arg-type]
         for name, addresses, is_open in {fact[0]: fact for fact in self.facts}.values():
             again.table.restore(name, addresses, open=is_open)
         return again
@@ -67,11 +67,11 @@ def test_valid_names(name: str) -> None:
 def test_invalid_names(name: str) -> None:
     assert not valid_name(name)
     with pytest.raises(UnknownChannel):
-        Harness().table.hold(name)
+        RecordedChannels().table.hold(name)
 
 
 def test_looking_up_a_channel_creates_nothing() -> None:
-    harness = Harness()
+    harness = RecordedChannels()
     assert harness.table.channel("capitals", "LOBBY") == "lobby"
     assert harness.table.address("capitals", "lobby") == "LOBBY"
     assert harness.table.address("minted", "lobby") is None
@@ -85,7 +85,7 @@ def test_looking_up_a_channel_creates_nothing() -> None:
 
 
 def test_holding_is_in_memory_and_registering_is_a_fact() -> None:
-    harness = Harness()
+    harness = RecordedChannels()
     harness.table.hold("lobby")
     assert not harness.table.exists("lobby")
     harness.table.release("lobby")
@@ -99,7 +99,7 @@ def test_holding_is_in_memory_and_registering_is_a_fact() -> None:
 
 
 def test_two_channels_never_share_an_address() -> None:
-    harness = Harness()
+    harness = RecordedChannels()
     harness.table.register("lobby")
     harness.table.register("LOBBY")
     assert harness.table.address("capitals", "LOBBY") == "LOBBY!"
@@ -114,7 +114,7 @@ def test_two_channels_never_share_an_address() -> None:
 
 
 def test_assigned_addresses() -> None:
-    harness = Harness()
+    harness = RecordedChannels()
     harness.table.assign("minted", "lobby", "0xabc")
     harness.table.assign("minted", "lobby", "0xabc")
     assert harness.facts == [("lobby", {"capitals": "LOBBY", "minted": "0xabc"}, True)]
@@ -127,7 +127,7 @@ def test_assigned_addresses() -> None:
 
 
 def test_a_closed_channel_is_not_listed_until_it_is_used() -> None:
-    harness = Harness()
+    harness = RecordedChannels()
     harness.table.close("lobby")
     harness.table.assign("minted", "lobby", "0xabc")
     harness.table.close("lobby")
@@ -144,7 +144,7 @@ def test_a_closed_channel_is_not_listed_until_it_is_used() -> None:
 
 
 def test_users_create_no_channel_if_channels_are_only_configured() -> None:
-    harness = Harness(create=False)
+    harness = RecordedChannels(create=False)
     for use in (harness.table.hold, harness.table.register):
         with pytest.raises(UnknownChannel):
             use("lobby")
@@ -164,7 +164,7 @@ def test_users_create_no_channel_if_channels_are_only_configured() -> None:
 
 
 def test_an_adapter_that_was_disabled_catches_up() -> None:
-    old = Harness(protocols=("minted",))
+    old = RecordedChannels(protocols=("minted",))
     old.table.assign("minted", "LOBBY", "0xabc")
     old.table.assign("minted", "lobby", "0xdef")
     harness = old.restarted()
@@ -182,13 +182,13 @@ def test_an_adapter_that_was_disabled_catches_up() -> None:
 
 
 def test_a_disabled_adapter_is_skipped() -> None:
-    harness = Harness()
+    harness = RecordedChannels()
     harness.table.assign("minted", "lobby", "0xabc")
     assert harness.restarted(protocols=("capitals",)).table.addresses("lobby") == {"capitals": "LOBBY"}
 
 
 def test_a_pin_sets_the_addresses_of_a_channel() -> None:
-    harness = Harness(create=False)
+    harness = RecordedChannels(create=False)
     harness.table.pin("weather", {"capitals": "WX", "minted": "m1"})
     assert harness.facts == [("weather", {"capitals": "WX", "minted": "m1"}, True)]
     assert (harness.table.channel("capitals", "WX"), harness.table.channel("minted", "m1")) == ("weather", "weather")
@@ -202,7 +202,7 @@ def test_a_pin_sets_the_addresses_of_a_channel() -> None:
 
 
 def test_a_pin_changes_no_existing_address() -> None:
-    harness = Harness()
+    harness = RecordedChannels()
     harness.table.register("weather")
     harness.table.register("lobby")
     for channel, addresses in [("weather", {"capitals": "WX"}), ("new", {"capitals": "LOBBY"})]:
@@ -215,7 +215,7 @@ def test_a_pin_changes_no_existing_address() -> None:
 
 
 def test_a_closed_channel_is_reclaimed_once_no_message_of_it_is_kept() -> None:
-    harness = Harness(limit=2)
+    harness = RecordedChannels(limit=2)
     for name in ("one", "two"):
         harness.table.register(name)
     harness.kept.add("one")
@@ -233,7 +233,7 @@ def test_a_closed_channel_is_reclaimed_once_no_message_of_it_is_kept() -> None:
 
 
 def test_a_closed_channel_with_listeners_counts() -> None:
-    harness = Harness(limit=1)
+    harness = RecordedChannels(limit=1)
     harness.table.register("one")
     harness.table.hold("one")
     harness.table.close("one")
@@ -245,7 +245,7 @@ def test_a_closed_channel_with_listeners_counts() -> None:
 
 
 def test_the_number_of_remembered_names_is_bounded() -> None:
-    harness = Harness(limit=1)
+    harness = RecordedChannels(limit=1)
     for number in range(NAMES_FACTOR):
         harness.table.register(str(number))
         harness.table.close(str(number))
@@ -255,7 +255,7 @@ def test_the_number_of_remembered_names_is_bounded() -> None:
 
 
 def test_users_create_channels_up_to_the_limit() -> None:
-    harness = Harness(limit=2)
+    harness = RecordedChannels(limit=2)
     harness.table.register("one")
     harness.table.hold("two")
     for make in (harness.table.hold, harness.table.register):
@@ -266,7 +266,7 @@ def test_users_create_channels_up_to_the_limit() -> None:
     harness.table.pin("four", {"capitals": "4"})
     assert harness.table.registered() == ["four", "one", "three", "two"], "the operator may make more"
     assert harness.restarted(limit=2).table.registered() == ["four", "one", "three", "two"]
-    harness = Harness(limit=1)
+    harness = RecordedChannels(limit=1)
     harness.table.hold("one")
     harness.table.release("one")
     harness.table.hold("two")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.conftest import Core, EchoSession, ToySession
 
 
-class Room:
+class GatheringBus:
     """Sessions that listen to `lobby` and `hall`, and a turn of the loop that ends when a test says so."""
 
     def __init__(self, core: Core, *kinds: type[ToySession]) -> None:
@@ -57,13 +57,13 @@ class Room:
 
 
 @pytest.fixture
-def room(core: Core, toy_session: type[ToySession]) -> Room:
+def room(core: Core, toy_session: type[ToySession]) -> GatheringBus:
     for channel in ("lobby", "hall"):
         core.channels.register(channel)
-    return Room(core, *[toy_session] * 3)
+    return GatheringBus(core, *[toy_session] * 3)
 
 
-def test_what_several_say_in_a_turn_is_logged_at_once_and_heard_by_all_others(room: Room) -> None:
+def test_what_several_say_in_a_turn_is_logged_at_once_and_heard_by_all_others(room: GatheringBus) -> None:
     for who, content in ((0, b"1"), (1, b"2"), (0, b"3")):
         room.say(who, content)
     assert (room.runs, room.heard()) == ([], [[], [], []])
@@ -73,7 +73,7 @@ def test_what_several_say_in_a_turn_is_logged_at_once_and_heard_by_all_others(ro
     assert room.core.metrics.counts["deliveries"]["toy",] == 6
 
 
-def test_a_sender_that_goes_to_another_channel_keeps_its_order(room: Room) -> None:
+def test_a_sender_that_goes_to_another_channel_keeps_its_order(room: GatheringBus) -> None:
     room.say(1, b"1", "hall")
     room.say(0, b"2")
     room.say(0, b"3", "hall")
@@ -84,7 +84,7 @@ def test_a_sender_that_goes_to_another_channel_keeps_its_order(room: Room) -> No
 def test_a_channel_keeps_its_order_across_protocols(
     core: Core, toy_session: type[ToySession], echo_session: type[EchoSession]
 ) -> None:
-    room = Room(core, toy_session, echo_session, toy_session)
+    room = GatheringBus(core, toy_session, echo_session, toy_session)
     for who, content in enumerate((b"1", b"2", b"3")):
         room.say(who, content)
     room.end_turn()
@@ -92,7 +92,7 @@ def test_a_channel_keeps_its_order_across_protocols(
     assert room.heard()[1] == [b"1", b"2", b"3"], "its protocol hears itself"
 
 
-ACTS: list[Callable[[Room], object]] = [
+ACTS: list[Callable[[GatheringBus], object]] = [
     lambda room: room.core.bus.unsubscribe(room.sessions[2], "lobby"),
     lambda room: room.sessions[2].receive_eof(),
     lambda room: room.core.bus.publish(Message("lobby", room.sessions[1].who, "toy", b"2"), room.sessions[1]),
@@ -104,14 +104,14 @@ ACTS: list[Callable[[Room], object]] = [
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_what_depends_on_it_comes_after_it(room: Room, act: Callable[[Room], object]) -> None:
+def test_what_depends_on_it_comes_after_it(room: GatheringBus, act: Callable[[GatheringBus], object]) -> None:
     room.say(0, b"1")
     act(room)
     assert room.runs[0] == [b"1"]
     assert b"1" in room.sessions[1].heard
 
 
-def test_a_newcomer_does_not_hear_what_was_said_before(room: Room, toy_session: type[ToySession]) -> None:
+def test_a_newcomer_does_not_hear_what_was_said_before(room: GatheringBus, toy_session: type[ToySession]) -> None:
     room.say(0, b"1")
     late = toy_session(room.core.bus)
     room.core.bus.subscribe(late, "lobby")
@@ -119,7 +119,7 @@ def test_a_newcomer_does_not_hear_what_was_said_before(room: Room, toy_session: 
     assert late.take() == []
 
 
-def test_what_cannot_be_published_is_refused_alone(room: Room) -> None:
+def test_what_cannot_be_published_is_refused_alone(room: GatheringBus) -> None:
     class Picky:
         name = "picky"
 
@@ -140,14 +140,14 @@ def test_what_cannot_be_published_is_refused_alone(room: Room) -> None:
     assert all(room.core.ids.seq(m.id) == m.seq for m in kept)
 
 
-def test_a_log_that_takes_nothing_refuses_at_once(room: Room) -> None:
+def test_a_log_that_takes_nothing_refuses_at_once(room: GatheringBus) -> None:
     room.core.log.congested, room.core.log.failing = True, "full"
     with pytest.raises(RequestError, match="full"):
         room.say(0, b"1")
     room.core.log.congested, room.core.log.failing = False, None
 
 
-def test_what_programs_publish_is_gathered_across_channels_and_found_by_its_key(room: Room) -> None:
+def test_what_programs_publish_is_gathered_across_channels_and_found_by_its_key(room: GatheringBus) -> None:
     bus, peer = room.core.bus, room.core.peers.identity("rest", "ada")
     for channel, content, key in (("lobby", b"1", "a"), ("hall", b"2", None), ("lobby", b"3", None)):
         said = Message(channel, peer, "rest", content, key=key)
@@ -160,7 +160,7 @@ def test_what_programs_publish_is_gathered_across_channels_and_found_by_its_key(
     assert room.heard()[0] == [b"1", b"3", b"2"]
 
 
-def test_a_bug_that_is_met_at_the_end_of_the_turn_is_told_to_all_whom_it_concerns(room: Room) -> None:
+def test_a_bug_that_is_met_at_the_end_of_the_turn_is_told_to_all_whom_it_concerns(room: GatheringBus) -> None:
     class Broken:
         name = "broken"
 
@@ -177,7 +177,7 @@ def test_a_bug_that_is_met_at_the_end_of_the_turn_is_told_to_all_whom_it_concern
     assert "the gateway has a fault" in room.refused[0][1]
 
 
-def test_messages_that_were_taken_together_are_accepted_together(room: Room) -> None:
+def test_messages_that_were_taken_together_are_accepted_together(room: GatheringBus) -> None:
     bus, told, calls = room.core.bus, list[str](), list[int]()
     when_synced = room.core.log.when_synced
 

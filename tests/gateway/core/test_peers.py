@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.conftest import Core
 
 
-class Harness:
+class RecordedPeers:
     """The facts that peers write, and an index that lags behind them."""
 
     def __init__(self, first: int = 0) -> None:
@@ -32,13 +32,13 @@ class Harness:
 
 
 def test_numbers_begin_at_0_and_are_unique() -> None:
-    harness = Harness()
+    harness = RecordedPeers()
     numbers = [harness.peers.connection("toy").number for _ in range(3 * BLOCK)]
     assert numbers == list(range(3 * BLOCK))
 
 
 def test_a_block_is_logged_well_before_it_is_used() -> None:
-    harness = Harness()
+    harness = RecordedPeers()
     for number in range(2 * BLOCK):
         assert harness.peers.connection("toy").number == number
         first, count = harness.blocks[-1]
@@ -66,7 +66,7 @@ def test_an_identity_keeps_its_number(make_core: Callable[..., Core]) -> None:
 
 
 def test_a_new_name_replaces_the_old_and_no_name_does_not() -> None:
-    harness = Harness()
+    harness = RecordedPeers()
     harness.peers.identity("toy", "alice")
     named = harness.peers.identity("toy", "alice", "Alice")
     assert harness.peers.identity("toy", "alice") == named == Peer(0, "toy", "alice", "Alice")
@@ -76,7 +76,7 @@ def test_a_new_name_replaces_the_old_and_no_name_does_not() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "MAX_KNOWN", 10)
-    harness = Harness()
+    harness = RecordedPeers()
     for number in range(100):
         harness.indexed.append(harness.peers.identity("toy", str(number)))
     assert (len(harness.peers._durable), len(harness.peers._numbers)) == (10, 10)
@@ -86,7 +86,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_numbers_of_another_gateway_are_never_allocated() -> None:
-    harness = Harness()
+    harness = RecordedPeers()
     mine = {harness.peers.connection("toy").number for _ in range(BLOCK - RESERVE)}
     harness.peers.skip(2 * BLOCK)
     mine |= {harness.peers.connection("toy").number for _ in range(BLOCK)}

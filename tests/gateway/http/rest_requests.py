@@ -37,7 +37,7 @@ def problem(response: httpx.Response, status: int) -> str:
     return detail
 
 
-class Wire:
+class BulkConnection:
     """A body of lines that is sent and answered a piece at a time, over a plain socket."""
 
     def __init__(self, server: Any, buffer: int = 1 << 16) -> None:
@@ -56,7 +56,7 @@ class Wire:
             self.__exit__()
             raise
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> BulkConnection:
         return self
 
     def __exit__(self, *_: object) -> None:

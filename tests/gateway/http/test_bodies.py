@@ -47,7 +47,7 @@ def post(local: Any, body: bytes) -> int:
         return client.post("/v1/channels/lobby/messages", content=body).status_code
 
 
-class Clock:
+class SleepClock:
     """Time that passes only where somebody sleeps, or works."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Clock:
 
 @BOTH
 def test_long_bodies_are_worked_off_one_at_a_time_and_networks_take_turns(backend: str) -> None:
-    clock, order, now = Clock(), list[str](), list[int]()
+    clock, order, now = SleepClock(), list[str](), list[int]()
 
     async def work(queue: TurnQueue, name: str, all_here: anyio.Event) -> None:
         async with queue.turn(name[0]):
@@ -88,7 +88,7 @@ def test_long_bodies_are_worked_off_one_at_a_time_and_networks_take_turns(backen
 
 
 def test_long_bodies_get_their_share_of_the_time() -> None:
-    clock = Clock()
+    clock = SleepClock()
 
     async def run() -> None:
         queue = TurnQueue(clock, clock.sleep)

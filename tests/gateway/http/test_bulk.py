@@ -20,7 +20,7 @@ from gateway.core.message import Message
 from gateway.http import bulk, media
 from gateway.http.bulk import LineSplitter
 from gateway.http.publish import Publisher
-from tests.gateway.http.rest_requests import LOBBY, NDJSON, PATIENCE, Wire, lines, problem, say
+from tests.gateway.http.rest_requests import LOBBY, NDJSON, PATIENCE, BulkConnection, lines, problem, say
 
 NUMBERS = count()
 
@@ -103,7 +103,7 @@ def test_property_lines_at_once_are_lines_one_by_one(
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_lines_are_answered_while_more_are_written(make_process: Callable[..., Any], loop: str) -> None:
-    with Wire(make_process(loop=loop)) as wire:
+    with BulkConnection(make_process(loop=loop)) as wire:
         for n in range(5):
             wire.send(b"%d" % n)
             wire.send(b"\n")
@@ -119,7 +119,7 @@ def test_a_client_that_does_not_read_its_results_is_not_read_either(
 ) -> None:
     monkeypatch.setattr(bulk, "MAX_UNSENT", 1 << 16)
     total, size = 60, 1_000
-    with Wire(local, buffer=4096) as wire:
+    with BulkConnection(local, buffer=4096) as wire:
         sent: list[int] = []
 
         def write() -> None:
@@ -146,7 +146,7 @@ def test_a_client_that_does_not_read_its_results_is_not_read_either(
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_gateway_that_stops_ends_its_answers(make_process: Callable[..., Any], loop: str) -> None:
     process = make_process(loop=loop)
-    with Wire(process) as wire:
+    with BulkConnection(process) as wire:
         wire.send(b"1\n2")
         assert len(wire.receive()) == 1
         stopping = threading.Thread(target=process.stop)
@@ -157,7 +157,7 @@ def test_a_gateway_that_stops_ends_its_answers(make_process: Callable[..., Any],
 
 
 def test_a_line_that_was_cut_off_is_not_published(local: Any, http: httpx.Client) -> None:
-    with Wire(local) as wire:
+    with BulkConnection(local) as wire:
         wire.send(b'"whole"\n1234')
         assert len(wire.receive()) == 1
     for _ in range(20):

@@ -1,11 +1,11 @@
-"""What REST tells of the whole: each sender's names everywhere, what was counted, what each protocol can carry."""
+"""What REST tells of the whole: each sender's names everywhere, and what each protocol can carry."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -25,41 +25,32 @@ from gateway.adapter import LIMIT_NAMES, OPERATIONS
 from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.http import rest
 from gateway.http.operations import REST_DESCRIPTION
-from gateway.http.schemas import EXAMPLES
 from gateway.settings import config
 from tests.conformance.forge import SequoiaForge
+from tests.gateway.http.rest_reader import Rest, run
 from tests.server import Server
 
 ROOT = Path(__file__).parents[3]
 HEADS = ["topic_relay", "sprout", "streamr", "rest"]  # the columns of the tables in docs/protocols.md
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-
-
-class Rest:
-    """Asks one gateway, as whoever has the *key*."""
-
-    def __init__(self, server: Server, key: str | None = None) -> None:
-        self._url = f"http://{server.http}"
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-
-    def get(self, path: str, status: int = 200) -> Any:
-        response = httpx.get(self._url + path, headers=self._headers, timeout=10)
-        assert response.status_code == status, response.text
-        return response.json()
-
-    def eventually(self, path: str, true: Callable[[Any], bool]) -> Any:
-        """The answer as soon as it is *true*."""
-        ends = time.monotonic() + 10
-        while not true(answer := self.get(path)):
-            assert time.monotonic() < ends, answer
-            time.sleep(0.02)
-        return answer
-
-
 # Senders
+
+
+def known_senders(server: Server, connected: bool) -> dict[str, Any]:
+    """What REST knows of the sender of each of four messages, by its protocol."""
+    rest = Rest(server)
+    messages = rest.eventually("/v1/channels/lobby/messages", lambda page: len(page["messages"]) == 4)["messages"]
+    senders = {message["sender"]["protocol"]: message["sender"] for message in messages}
+    known = {}
+    for protocol, sender in senders.items():
+        path = f"/v1/peers/{sender['peer']}"
+        found = rest.eventually(path, lambda answer: answer["addresses"]["sprout"] is not None)  # made by and by
+        assert (found["number"], found["protocol"]) == (sender["peer"], protocol)
+        assert (found["identity"], found["saidIn"]) == (sender["identity"], ["lobby"])
+        assert found["channels"] == (["lobby"] if connected and protocol in ("topic_relay", "sprout") else [])
+        known[protocol] = found
+    return known
 
 
 def test_everything_is_known_of_every_sender_and_stays_so(tmp_path: Path) -> None:
@@ -81,26 +72,12 @@ def test_everything_is_known_of_every_sender_and_stays_so(tmp_path: Path) -> Non
             await program.publish("lobby", {"n": 4})
             for _ in range(3):
                 await sprout.next()
-            before.update(await asyncio.to_thread(look, True))
-
-    def look(connected: bool) -> dict[str, Any]:
-        rest = Rest(server)
-        messages = rest.eventually("/v1/channels/lobby/messages", lambda page: len(page["messages"]) == 4)["messages"]
-        senders = {message["sender"]["protocol"]: message["sender"] for message in messages}
-        known = {}
-        for protocol, sender in senders.items():
-            path = f"/v1/peers/{sender['peer']}"
-            found = rest.eventually(path, lambda answer: answer["addresses"]["sprout"] is not None)  # made by and by
-            assert (found["number"], found["protocol"]) == (sender["peer"], protocol)
-            assert (found["identity"], found["saidIn"]) == (sender["identity"], ["lobby"])
-            assert found["channels"] == (["lobby"] if connected and protocol in ("topic_relay", "sprout") else [])
-            known[protocol] = found
-        return known
+            before.update(await asyncio.to_thread(known_senders, server, True))
 
     with Server(tmp_path) as server:
         run(scenario)
     with Server(tmp_path) as server:
-        after = look(False)
+        after = known_senders(server, False)
         bridged = Rest(server).get("/api/v1/streams/lobby/publishers")["addresses"]
     for protocol, found in before.items():
         assert after[protocol]["addresses"] == found["addresses"], protocol
@@ -142,30 +119,38 @@ def test_a_connection_says_who_it_is_and_a_key_what_it_is_called(tmp_path: Path)
         run(scenario)
 
 
+async def events_about_ops(server: Server, key: str, relay: RelayClient) -> list[tuple[str, str]]:
+    """What *key* is told of a peer called ops that joins and says something: the kind of event, and the protocol."""
+    told, url = list[tuple[str, str]](), f"http://{server.http}/v1/channels/lobby/events"
+    async with (
+        httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=10) as http,
+        http.stream("GET", url) as events,
+    ):
+        lines = events.aiter_lines()
+        await relay.subscribe("lobby")
+        await relay.say("lobby", {"n": 1})
+        async for line in lines:
+            if line.startswith("data: ") and (data := json.loads(line[6:])).get("name") == "ops":
+                told.append(("joined", data["protocol"]))
+            elif '"content"' in line:
+                told.append(("said", data["sender"]["protocol"]))
+                break
+    return told
+
+
 def test_who_has_a_key_is_shown_as_what_it_speaks(tmp_path: Path) -> None:
     ops, watcher = (KeyFile(tmp_path / "keys" / "api-keys.json").add(name) for name in ("ops", "watcher"))
 
     async def scenario() -> None:
         async with RestClient(server.http, watcher) as ear, RelayClient(server.http, ops) as relay:
-            asker, told = Rest(server, watcher), list[tuple[str, str]]()
+            asker = Rest(server, watcher)
 
             async def shown() -> dict[str, str]:
                 peers = (await asyncio.to_thread(asker.get, "/v1/channels/lobby/peers"))["peers"]
                 return {peer["name"]: peer["protocol"] for peer in peers}
 
-            url = f"http://{server.http}/v1/channels/lobby/events"
-            async with httpx.AsyncClient(headers={"Authorization": f"Bearer {watcher}"}, timeout=10) as http:
-                async with http.stream("GET", url) as events:
-                    lines = events.aiter_lines()
-                    await relay.subscribe("lobby")
-                    await relay.publish("lobby", {"n": 1})
-                    async for line in lines:
-                        if line.startswith("data: ") and (data := json.loads(line[6:])).get("name") == "ops":
-                            told.append(("joined", data["protocol"]))
-                        elif '"content"' in line:
-                            told.append(("said", data["sender"]["protocol"]))
-                            break
-                assert told == [("joined", "topic_relay"), ("said", "topic_relay")]
+            told = await events_about_ops(server, watcher, relay)
+            assert told == [("joined", "topic_relay"), ("said", "topic_relay")]
             assert (await shown())["ops"] == "topic_relay"
             (message,) = (await asyncio.to_thread(asker.get, "/v1/channels/lobby/messages"))["messages"]
             number = message["sender"]["peer"]
@@ -216,108 +201,6 @@ def test_a_community_that_does_not_come_is_not_waited_for_for_ever(
     answer = httpx.put(f"{local.url}/v1/channels/lobby")
     assert (answer.status_code, len(orders)) == (200, 1)
     assert answer.json()["community"].startswith("SHA512_B32__")
-
-
-# What is counted
-
-
-def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> None:
-    warehouse = tmp_path / "warehouse"
-    table = warehouse / "bronze" / "messages"
-    broken = warehouse / "gold" / "broken" / "_delta_log"
-    for folder in (table / "_delta_log", broken):
-        folder.mkdir(parents=True)
-    commits = [{"operation": "WRITE", "trellis": {"batch": n, "rows": 2 * n + 1}} for n in range(4)]
-    for n, commit in enumerate([*commits, {"operation": "OPTIMIZE"}]):
-        text = json.dumps({"add": {"path": "a"}}) + "\n" + json.dumps({"commitInfo": commit})
-        (table / "_delta_log" / f"{n:020d}.json").write_text(text)
-    (table / "_delta_log" / f"{3:020d}.checkpoint.parquet").touch()
-    (broken / f"{0:020d}.json").write_text("{")
-
-    async def scenario() -> None:
-        relay, program = RelayClient(server.http), RestClient(server.http)
-        async with relay, program:
-            await relay.subscribe("lobby")
-            await program.subscribe("lobby")
-            await relay.publish("lobby", {"n": 1})
-            await program.publish("lobby", {"n": 2})
-            await program.publish("elsewhere", {"n": 2})
-            await program.publish("lobby", "x" * 70_000)
-            for _ in range(3):
-                await program.next()
-            await relay.next()
-            stats = (await program.client.get("/v1/stats")).json()
-        assert stats["protocols"]["topic_relay"]["messages"] == 1
-        assert stats["protocols"]["rest"]["messages"] == 3
-        assert stats["protocols"]["topic_relay"]["undeliverable"] == 1
-        assert stats["channels"] == [
-            {"name": "lobby", "messages": 3, "deliveries": 4, "members": 2},
-            {"name": "elsewhere", "messages": 1, "deliveries": 0, "members": 0},
-        ]
-        flows = {(flow["from"], flow["to"]): (flow["delivered"], flow["undelivered"]) for flow in stats["flows"]}
-        assert flows["topic_relay", "rest"] == (1, 0)
-        assert flows["rest", "topic_relay"] == (1, 1)
-        assert flows["rest", "rest"] == (2, 0)
-        written = (table / "_delta_log" / f"{3:020d}.json").stat().st_mtime_ns // 10**6
-        assert stats["pipeline"] == {
-            "warehouse": str(warehouse),
-            "tables": [{"table": "bronze/messages", "batch": 3, "rows": 7, "written": written}],
-            "report": None,
-        }
-        assert stats["connections"] == 2
-
-    with Server(tmp_path / "data", env={"TRELLIS_WAREHOUSE": str(warehouse)}) as server:
-        run(scenario)
-    with Server(tmp_path / "data", env={"TRELLIS_WAREHOUSE": str(tmp_path / "nothing")}) as server:
-        assert Rest(server).get("/v1/stats")["pipeline"] is None
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (None, "has not written"),
-        ("{", "is not a report"),
-        ("[" * 100_000, "is not a report"),
-        (json.dumps(EXAMPLES["Report"] | {"records": "many"}), "`$.records`"),
-        (" " * (1 << 20) + "{}", "bytes"),
-    ],
-)
-def test_a_report_that_cannot_be_read_is_a_problem(make_local: Any, tmp_path: Path, text: str | None, why: str) -> None:
-    local = make_local(warehouse=tmp_path)
-    if text is not None:
-        (tmp_path / "report.json").write_text(text)
-    answer = httpx.get(f"{local.url}/v1/report")
-    assert (answer.status_code, answer.json()["code"]) == (404, "no-report")
-    assert why in answer.json()["detail"]
-    assert httpx.get(f"{local.url}/readyz").status_code == 200
-
-
-def test_a_browser_gets_the_page_of_the_report(make_local: Any, tmp_path: Path) -> None:
-    """Whatever is in the file, nothing in it is executed."""
-    local, browser = make_local(warehouse=tmp_path), {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-    assert httpx.get(f"{local.url}/v1/report", headers=browser).json()["code"] == "no-report"
-    (tmp_path / "report.html").write_text("<!doctype html><title>grün</title>")
-    answer = httpx.get(f"{local.url}/v1/report", headers=browser)
-    assert (answer.status_code, answer.text) == (200, "<!doctype html><title>grün</title>")
-    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    assert answer.headers["Vary"] == "Accept"
-    with (tmp_path / "report.html").open("wb") as file:
-        file.truncate((16 << 20) + 1)
-    assert "bytes" in httpx.get(f"{local.url}/v1/report", headers=browser).json()["detail"]
-
-
-def test_the_report_is_what_the_pipeline_wrote(make_local: Any, tmp_path: Path) -> None:
-    """The statistics tell when that was, so that a page need not ask for it again and again."""
-    local = make_local(warehouse=tmp_path)
-    (tmp_path / "report.json").write_text(json.dumps(EXAMPLES["Report"] | {"later": "members are left out"}))
-    assert httpx.get(f"{local.url}/v1/report").json() == EXAMPLES["Report"]
-    assert httpx.get(f"{local.url}/v1/stats").json()["pipeline"] is None, "without tables"
-    log = tmp_path / "gold" / "minutes" / "_delta_log"
-    log.mkdir(parents=True)
-    (log / f"{0:020d}.json").write_text(json.dumps({"commitInfo": {"trellis": {"batch": 0, "rows": 1}}}))
-    written = (tmp_path / "report.json").stat().st_mtime_ns // 10**6
-    assert httpx.get(f"{local.url}/v1/stats").json()["pipeline"]["report"] == written
 
 
 def test_what_is_counted_for_no_protocol_is_in_no_row(local: Any) -> None:

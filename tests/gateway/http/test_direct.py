@@ -37,7 +37,7 @@ BODIES = (
 )
 
 
-class Asked(NamedTuple):
+class DirectRequest(NamedTuple):
     segment: str
     kind: str | None
     body: bytes
@@ -47,7 +47,7 @@ class Asked(NamedTuple):
 
 
 asked = st.builds(
-    Asked,
+    DirectRequest,
     st.sampled_from(["lobby", "a%2Fb", "%C3%A4", "%FF", "%", "a%00b", "%2F@x", "x" * 300, "closed", "$gateway"]),
     st.sampled_from(KINDS),
     st.sampled_from(BODIES),
@@ -78,7 +78,7 @@ class Both:
     def __init__(self, local: Any, keys: dict[str, str], taken: list[str]) -> None:
         self.local, self.keys, self.taken = local, keys, taken
 
-    def ask(self, way: str, each: Asked) -> tuple[Any, ...]:
+    def ask(self, way: str, each: DirectRequest) -> tuple[Any, ...]:
         """What can be known of the answer, without what differs each time."""
         connection = OneWrite("127.0.0.1", self.local.port, timeout=PATIENCE)
         connection.putrequest("POST", f"/v1/channels/{each.segment}/messages?x=1")
@@ -120,7 +120,7 @@ def both(make_local: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Mon
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=st.lists(asked, min_size=1, max_size=5))
-def test_property_both_ways_agree(both: Both, requests: list[Asked]) -> None:
+def test_property_both_ways_agree(both: Both, requests: list[DirectRequest]) -> None:
     gateway = both.local.gateway
     for each in requests:
         effects = []
@@ -142,7 +142,7 @@ def test_property_both_ways_agree(both: Both, requests: list[Asked]) -> None:
 
 def test_short_publishes_are_answered_directly(both: Both) -> None:
     """Otherwise the property compares one way with itself."""
-    each = Asked("lobby", "application/json", b"1", "ada", None, ())
+    each = DirectRequest("lobby", "application/json", b"1", "ada", None, ())
     assert both.ask(DIRECT, each)[0] == both.ask(ASGI, each)[0] == 201
     assert both.ask(DIRECT, each._replace(body=b'"' + b"x" * SHORT_BODY + b'"'))[0] == 201
     assert both.taken == [DIRECT, ASGI, ASGI]

@@ -297,6 +297,16 @@ def dechunked(data: bytes) -> bytes:
     return whole
 
 
+def two_streams(still: Any, peer: Peer) -> list[events.EventSession]:
+    """Two streams of the same channels, both of *peer*, whose beginnings were read."""
+    streams = [events.EventSession(still.gateway, still.caller(), Selection(("lobby",), ("news/",))) for _ in range(2)]
+    for session in streams:
+        still.gateway.bus.bind(session, peer)
+    for session in streams:
+        session.data_to_send()
+    return streams
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
@@ -312,13 +322,7 @@ def test_property_a_detached_stream_says_what_any_other_does(still_class: Any, s
     with tempfile.TemporaryDirectory() as folder:
         still = still_class(Path(folder) / "data")
         bus, ada = still.gateway.bus, still.gateway.peers.identity("rest", "ada", "ada")
-        plain, other = (
-            events.EventSession(still.gateway, still.caller(), Selection(("lobby",), ("news/",))) for _ in range(2)
-        )
-        for session in (plain, other):
-            bus.bind(session, ada)
-        for session in (plain, other):
-            session.data_to_send()
+        plain, other = two_streams(still, ada)
         heard: dict[events.EventSession, bytes] = {plain: b"", other: b""}
         now, detached = bus.clock(), False
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gateway.core import jsontext
 from gateway.http import explanations, keys, operations, rest, sync, traces
 from gateway.webhooks import routes
-from tests.gateway.http.rest_requests import LOBBY, NDJSON, PATIENCE, Wire, lines, problem, say
+from tests.gateway.http.rest_requests import LOBBY, NDJSON, PATIENCE, BulkConnection, lines, problem, say
 
 ROUTES = (
     *(*rest.ROUTES, *keys.ROUTES, *traces.ROUTES, *sync.ROUTES),
@@ -293,7 +293,7 @@ def test_what_was_accepted_survives_a_kill(
     enough, wanted = threading.Event(), random.Random(seed).randrange(500, 3_000)
 
     def load(who: int) -> None:
-        with suppress(OSError, ValueError), Wire(process) as wire:  # until the gateway is gone
+        with suppress(OSError, ValueError), BulkConnection(process) as wire:  # until the gateway is gone
             sent = 0
             while True:
                 wire.send(b"".join(b'{"who":%d,"n":%d}\n' % (who, sent + n) for n in range(50)))

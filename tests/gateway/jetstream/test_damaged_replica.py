@@ -12,9 +12,9 @@ from gateway.jetstream.connecting import JetStreamSettings
 from tests.faults.cluster.machines import Servers
 from tests.waiting import until
 
-from .test_leaving import Loop
+from .test_leaving import LoopThread
 from .test_leaving import loop as loop
-from .test_stream import Member
+from .test_stream import StreamReader
 
 SAID = [b"%d %s" % (number, b"y" * 500) for number in range(1, 201)]
 TEXT = SAID[100]
@@ -36,23 +36,31 @@ def has_all(home: Path) -> bool:
     return all(text in found for text in SAID)
 
 
-def is_current(member: Member, name: str) -> bool:
+def is_current(member: StreamReader, name: str) -> bool:
     """Whether the server *name* has what the others have, as *member* was told."""
     stored = member.stream.status().stored
     return stored is not None and any(each.name == name and each.current for each in stored.replicas)
 
 
-def has_read(member: Member) -> bool:
+def has_read(member: StreamReader) -> bool:
     return len(member.counted()) >= len(SAID) or bool(member.faults)
 
 
+def flip_a_bit(home: Path) -> None:
+    """Change a bit of the text that a server stored in its folder *home*."""
+    (block,) = [path for path in (home / BLOCKS).glob("*.blk") if TEXT in path.read_bytes()]
+    damaged = bytearray(block.read_bytes())
+    damaged[damaged.index(TEXT) + 9] ^= 1
+    block.write_bytes(damaged)
+
+
 @pytest.mark.parametrize("index", [True, False])
-def test_a_flipped_bit_of_a_server_is_not_taken_and_is_healed(tmp_path: Path, loop: Loop, index: bool) -> None:
+def test_a_flipped_bit_of_a_server_is_not_taken_and_is_healed(tmp_path: Path, loop: LoopThread, index: bool) -> None:
     """A server that has its index leaves the message out until it is started empty; else it copies what it lacks."""
     servers = Servers(tmp_path)
     loop.run(servers.start)
     settings = JetStreamSettings("test", tuple(server.url for server in servers.servers.values()), 3)
-    members = [Member(settings)]
+    members = [StreamReader(settings)]
     name, victim = next(iter(servers.servers.items()))
     home = tmp_path / f"nats-{name}"
     try:
@@ -66,15 +74,12 @@ def test_a_flipped_bit_of_a_server_is_not_taken_and_is_healed(tmp_path: Path, lo
             victim.start()
             until(partial(is_current, members[0], name))
             victim.stop()  # it compacts its journal, if it can
-        (block,) = [path for path in (home / BLOCKS).glob("*.blk") if TEXT in path.read_bytes()]
-        damaged = bytearray(block.read_bytes())
-        damaged[damaged.index(TEXT) + 9] ^= 1
-        block.write_bytes(damaged)
+        flip_a_bit(home)
         if not index:
             (home / BLOCKS / "index.db").unlink()
         victim.start()
         for _ in range(3):
-            late = Member(settings)
+            late = StreamReader(settings)
             members.append(late)
             until(partial(has_read, late))
             assert (late.counted(), late.faults) == (SAID, [])

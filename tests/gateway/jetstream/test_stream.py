@@ -25,7 +25,7 @@ from tests.pages import ROOT, blocks
 from tests.waiting import until
 
 
-class Member:
+class StreamReader:
     """A gateway as far as its stream is concerned: it takes everything at once."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Member:
         return counted
 
 
-Join = Callable[..., Member]
+Join = Callable[..., StreamReader]
 
 
 @pytest.fixture
@@ -66,13 +66,13 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 @pytest.fixture
 def join(server: NatsServer) -> Iterator[Join]:
-    members: list[Member] = []
+    members: list[StreamReader] = []
 
     def join(
         after: int = 0, name: str = "test", address: str = "", digest: int | None = None, **options: object
-    ) -> Member:
+    ) -> StreamReader:
         settings = JetStreamSettings(name, (server.url,), **options)  # type: ignore[arg-type]
-        members.append(Member(settings, after, address, digest))
+        members.append(StreamReader(settings, after, address, digest))
         return members[-1]
 
     yield join
@@ -115,7 +115,7 @@ def test_all_read_one_order(server: NatsServer, join: Join) -> None:
 def test_what_is_told_reaches_all_or_one(join: Join) -> None:
     one, other = join(address="one@1"), join(address="two.b@2")
 
-    def tell(teller: Member, data: bytes, to: str, hearer: Member) -> bool:
+    def tell(teller: StreamReader, data: bytes, to: str, hearer: StreamReader) -> bool:
         teller.stream.tell(data, to)
         return data in hearer.heard
 
@@ -153,7 +153,7 @@ def test_who_takes_nothing_is_given_no_more(join: Join, monkeypatch: pytest.Monk
     for data in numbered(2000):
         first.stream.submit(data)
     until(lambda: len(first.entries) == 2000)
-    monkeypatch.setattr(Member, "_take", lambda self, entries: self.entries.extend(entries))
+    monkeypatch.setattr(StreamReader, "_take", lambda self, entries: self.entries.extend(entries))
     idle = join()
     until(lambda: len(idle.entries) >= 700)
     before = len(idle.entries)
@@ -271,24 +271,46 @@ SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
 PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
 
 
+def tls_server(data: Path, folder: Path) -> NatsServer:
+    """A server with the certificate in *folder*, for ann and for the key `SEED`."""
+    users = f"""
+tls {{ cert_file: "{folder}/cert.pem", key_file: "{folder}/key.pem" }}
+authorization {{ users: [ {{ user: ann, password: sesame }}, {{ nkey: {PUBLIC} }} ] }}
+"""
+    return NatsServer(data, more=users)
+
+
+def refused_settings(right: Path, wrong: Path, key: Path) -> dict[str, tuple[object, ...]]:
+    """User, authorities and credentials that do not connect, by what is said of them."""
+    return {
+        "the certificate of the server is not trusted (unable to get local issuer certificate)": (
+            "ann:sesame@",
+            wrong,
+        ),
+        "the server refuses the credentials: see cluster.credentials, or the user and password in cluster.url": (
+            *("ann:open@", right),
+        ),
+        f"cluster.credentials: {right} holds no key of a NATS user (a line that begins with SU)": (
+            *("", right, right),
+        ),
+        f"cluster.authorities: {key} has no certificates": ("ann:sesame@", key),
+    }
+
+
 def test_tls_and_credentials_are_used_and_what_is_wrong_is_one_clear_line(tmp_path: Path) -> None:
     for folder in ("right", "wrong"):
         assert CliRunner().invoke(app, ["dev-cert", "--folder", str(tmp_path / folder)]).exit_code == 0
     right, wrong = (tmp_path / folder / "ca.pem" for folder in ("right", "wrong"))
     (key := tmp_path / "user.nk").write_text(f"{SEED}\n")
-    users = f"""
-tls {{ cert_file: "{tmp_path}/right/cert.pem", key_file: "{tmp_path}/right/key.pem" }}
-authorization {{ users: [ {{ user: ann, password: sesame }}, {{ nkey: {PUBLIC} }} ] }}
-"""
-    server = NatsServer(tmp_path / "nats", more=users)
-    members = list[Member]()
+    server = tls_server(tmp_path / "nats", tmp_path / "right")
+    members = list[StreamReader]()
 
     def settings(user: str, authorities: Path, credentials: Path | None = None) -> JetStreamSettings:
         url = f"tls://{user}127.0.0.1:{server.port}"
         return JetStreamSettings("main", (url,), 1, authorities, credentials)
 
-    def member(*about: object) -> Member:
-        members.append(Member(settings(*about)))  # type: ignore[arg-type]
+    def member(*about: object) -> StreamReader:
+        members.append(StreamReader(settings(*about)))  # type: ignore[arg-type]
         return members[-1]
 
     async def visited(*about: object) -> int:
@@ -300,19 +322,7 @@ authorization {{ users: [ {{ user: ann, password: sesame }}, {{ nkey: {PUBLIC} }
         ann.stream.submit(b"1 by TLS")
         until(lambda: ann.data == keyed.data == [b"1 by TLS"])
         assert ann.stream.status().server == f"127.0.0.1:{server.port}", "without the password"
-        refused = {
-            "the certificate of the server is not trusted (unable to get local issuer certificate)": (
-                "ann:sesame@",
-                wrong,
-            ),
-            "the server refuses the credentials: see cluster.credentials, or the user and password in cluster.url": (
-                *("ann:open@", right),
-            ),
-            f"cluster.credentials: {right} holds no key of a NATS user (a line that begins with SU)": (
-                *("", right, right),
-            ),
-            f"cluster.authorities: {key} has no certificates": ("ann:sesame@", key),
-        }
+        refused = refused_settings(right, wrong, key)
         for text, about in refused.items():
             faulty = member(*about)
             until(lambda faulty=faulty: faulty.faults)  # type: ignore[misc]

@@ -10,7 +10,7 @@ from gateway.jetstream.window import MAX_IN_FLIGHT, OutgoingBatch, SendWindow
 ARRIVES, IS_LOST, ANSWER_IS_LOST, ARRIVES_LATE = "arrives", "is lost", "answer is lost", "arrives late"
 
 
-class Server:
+class StreamWindow:
     """A stream, and whoever reads it: a number counts if it is the next."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Server:
 class Network:
     """Brings batches to *server*, and its answers back: first those of *fates*, then as it should be."""
 
-    def __init__(self, server: Server, fates: list[str]) -> None:
+    def __init__(self, server: StreamWindow, fates: list[str]) -> None:
         self.server = server
         self.fates = fates
         self.flying: list[tuple[OutgoingBatch, str]] = []  # not answered
@@ -78,7 +78,7 @@ def drive(window: SendWindow, network: Network, count: int, order: list[int]) ->
     order=st.lists(st.integers(0, 3), max_size=60),
 )
 def test_property_all_count_in_their_order(count: int, fates: list[str], order: list[int]) -> None:
-    window, server = SendWindow(), Server()
+    window, server = SendWindow(), StreamWindow()
     drive(window, Network(server, fates), count, order)
     assert server.counted == [*range(count)]
     assert (len(window), window.size) == (0, 0)

@@ -18,8 +18,8 @@ from gateway.cluster.roster import MemberInfo
 from gateway.commands.cluster_status import screen
 from gateway.commands.remote import Remote
 from gateway.jetstream.status import JetStreamStatus, Replica, StoredStream, stored_stream
-from tests.properties.cluster import Node, Stream, copy_of, next_seq
-from tests.properties.house import template
+from tests.properties.cluster import ClusterInstance, Stream, copy_of, next_seq
+from tests.properties.in_process_gateway import template
 
 
 def info(name: str, place: int, next_seq: int) -> MemberInfo:
@@ -39,15 +39,15 @@ def test_lag_begins_when_others_are_ahead_and_ends_when_they_are_not() -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path) -> Iterator[ClusterInstance]:
     folder = copy_of(template(), tmp_path / "a")
-    node = Node(Stream(next_seq(folder)), folder)
+    node = ClusterInstance(Stream(next_seq(folder)), folder)
     node.catch_up()
     yield node
     node.stop()
 
 
-def test_a_gateway_that_stays_behind_is_not_ready(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_that_stays_behind_is_not_ready(node: ClusterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     place = node.transport.place
     stored = StoredStream(1, place + 3, 1000, ())
     monkeypatch.setattr(node.transport, "status", lambda: JetStreamStatus(True, place, 0, "", stored=stored))
@@ -59,7 +59,7 @@ def test_a_gateway_that_stays_behind_is_not_ready(node: Node, monkeypatch: pytes
 
 
 def test_a_gateway_whose_servers_are_silent_is_not_ready_though_nobody_waits(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: ClusterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = [9.0]
     monkeypatch.setattr(node.transport, "status", lambda: JetStreamStatus(True, 1, 0, "no leader", silence=silence[0]))

@@ -10,17 +10,17 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from gateway.shells import connection, serve, tcp_server
-from tests.gateway.shells.fast_peers import Harness, Service, running
+from tests.gateway.shells.fast_peers import FastShell, Service, running
 from tests.gateway.shells.toys import PATIENCE
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
-def server(request: pytest.FixtureRequest) -> Iterator[Harness]:
+def server(request: pytest.FixtureRequest) -> Iterator[FastShell]:
     options = {"use_uvloop": request.param == "uvloop"}
     with start_blocking_portal("asyncio", options) as portal:
         service = portal.call(Service)
         with portal.wrap_async_context_manager(running(service)) as port:
-            yield Harness(portal, service, port)
+            yield FastShell(portal, service, port)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.shells import serve, uvicorn_http, uvicorn_websocket
-from tests.gateway.shells.servers import Counts, Ledger, uvicorned
+from tests.gateway.shells.servers import Counts, MemoryLedger, uvicorned
 
 PATIENCE = 20  # seconds
 BRIEF = 0.3  # seconds, where a test is about a limit
@@ -35,7 +35,7 @@ HANDSHAKE = (
 def new_bus() -> Bus:
     nobody: Any = lambda *_: None  # noqa: E731
     channels, peers = Channels([], nobody), PeerRegistry(1, nobody, nobody, nobody, nobody)
-    return Bus(Ledger(), channels, peers, MessageIds(1), lambda: 1, Counts())
+    return Bus(MemoryLedger(), channels, peers, MessageIds(1), lambda: 1, Counts())
 
 
 class Echo(Session):
@@ -62,7 +62,7 @@ class Echo(Session):
         self.bus.publish(Message("room", self.who, self.protocol, content), self)
 
 
-class Http(uvicorn_http.FastHttp):
+class HttpPeer(uvicorn_http.FastHttp):
     head_seconds = PATIENCE
     stalled_seconds = PATIENCE
 
@@ -131,10 +131,12 @@ class Service:
 
 
 def running(service: Service) -> AbstractAsyncContextManager[int]:
-    return uvicorned(service.app, uvicorn_websocket.FastWebSocket, Http, ws_ping_interval=0.05, timeout_keep_alive=1000)
+    return uvicorned(
+        service.app, uvicorn_websocket.FastWebSocket, HttpPeer, ws_ping_interval=0.05, timeout_keep_alive=1000
+    )
 
 
-class Harness:
+class FastShell:
     def __init__(self, portal: Any, service: Service, port: int) -> None:
         self.call = portal.call
         self.service = service
@@ -191,7 +193,7 @@ def take(peer: socket.socket, count: int) -> bytes:
     return data
 
 
-class Recorder(asyncio.Transport):
+class RecordingTransport(asyncio.Transport):
     """A transport that is the list of what was written to it."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -18,7 +18,7 @@ from gateway.core.message import Message
 from gateway.shells import uvicorn_http
 
 
-class Ledger:
+class MemoryLedger:
     """Everything is on disk at once, and nothing is found again."""
 
     def __init__(self) -> None:

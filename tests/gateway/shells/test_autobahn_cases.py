@@ -28,8 +28,8 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.shells import serve, uvicorn_websocket
-from tests.autobahn import CASES, CLOSE, Answer, Case, frame
-from tests.gateway.shells.servers import Ledger, hypercorned, uvicorned
+from tests.autobahn import CASES, CLOSE, Answer, AutobahnCase, frame
+from tests.gateway.shells.servers import MemoryLedger, hypercorned, uvicorned
 
 PATIENCE = 20  # seconds
 HANDSHAKE = (
@@ -38,7 +38,7 @@ HANDSHAKE = (
 )
 
 
-class Echo(Session):
+class AutobahnEcho(Session):
     protocol = "echo"
 
     def handle(self, data: bytes) -> None:
@@ -52,12 +52,12 @@ def application() -> FastAPI:
     nobody: Any = lambda *_: None  # noqa: E731
     counts: Any = SimpleNamespace(overflow=nobody, refused=lambda *_, **__: None)  # nothing is published
     channels, peers = Channels([], nobody), PeerRegistry(1, nobody, nobody, nobody, nobody)
-    bus, app = Bus(Ledger(), channels, peers, MessageIds(1), lambda: 1, counts), FastAPI()
+    bus, app = Bus(MemoryLedger(), channels, peers, MessageIds(1), lambda: 1, counts), FastAPI()
 
     @app.websocket("/")
     async def connect(websocket: WebSocket) -> None:
         await websocket.accept()
-        await serve.run_websocket(websocket, Echo(bus, Principal("somebody")))
+        await serve.run_websocket(websocket, AutobahnEcho(bus, Principal("somebody")))
 
     return app
 
@@ -110,7 +110,7 @@ def answers(peer: socket.socket) -> Iterator[Answer]:
             return
 
 
-def play(case: Case, port: int, *, strict: bool) -> list[Answer]:
+def play(case: AutobahnCase, port: int, *, strict: bool) -> list[Answer]:
     """What a server answers; it is the one that hangs up, if *strict* without being told that nothing follows."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -147,14 +147,14 @@ def without_reason(found: Sequence[Answer], expected: Sequence[Answer]) -> list[
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 @pytest.mark.parametrize("shell", FAST, indirect=True)
-def test_the_fast_shell_answers(shell: int, case: Case) -> None:
+def test_the_fast_shell_answers(shell: int, case: AutobahnCase) -> None:
     found = play(case, shell, strict=True)
     assert without_reason(found, case.answers) == list(case.answers)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 @pytest.mark.parametrize("shell", PORTABLE, indirect=True)
-def test_the_portable_shell_answers(shell: int, case: Case) -> None:
+def test_the_portable_shell_answers(shell: int, case: AutobahnCase) -> None:
     found = play(case, shell, strict=False)
     if case.bye:
         assert found == list(case.answers)

@@ -27,7 +27,7 @@ from tests.waiting import until
 LOOPS = ("asyncio", "trio")
 
 
-class Place:
+class ScriptedServer:
     """A server that does what its path says."""
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place()
+def place() -> ScriptedServer:
+    return ScriptedServer()
 
 
 @pytest.fixture
-def server(place: Place) -> Iterator[Server]:
+def server(place: ScriptedServer) -> Iterator[Server]:
     with serve(place.handle, "127.0.0.1", 0, process_request=place.check) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -80,7 +80,7 @@ async def dial(server: Server, path: str) -> ClientWebSocketWire:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_messages_come_whole_and_pings_are_answered(server: Server, place: Place, loop: str) -> None:
+def test_messages_come_whole_and_pings_are_answered(server: Server, place: ScriptedServer, loop: str) -> None:
     async def scenario() -> None:
         wire = await dial(server, "/speak")
         heard = [await wire.receive() for _ in range(4)]
@@ -94,7 +94,7 @@ def test_messages_come_whole_and_pings_are_answered(server: Server, place: Place
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_server_that_closes_is_heard(server: Server, place: Place, loop: str) -> None:
+def test_a_server_that_closes_is_heard(server: Server, place: ScriptedServer, loop: str) -> None:
     async def scenario() -> None:
         wire = await dial(server, "/bye")
         assert await wire.receive() is None
@@ -106,7 +106,7 @@ def test_a_server_that_closes_is_heard(server: Server, place: Place, loop: str) 
     until(lambda: place.ended == [1001])
 
 
-def test_a_message_that_is_too_long_ends_the_connection(server: Server, place: Place) -> None:
+def test_a_message_that_is_too_long_ends_the_connection(server: Server, place: ScriptedServer) -> None:
     async def scenario() -> None:
         wire = await dial(server, "/long")
         assert await wire.receive() is None

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from gateway.core.frames import text_frame
-from tests.gateway.shells.fast_peers import Harness, head, rest, take, text
+from tests.gateway.shells.fast_peers import FastShell, head, rest, take, text
 
 pytestmark = pytest.mark.usefixtures("allowed")
 
@@ -38,7 +38,7 @@ def test_uvicorn_still_has_what_is_overridden() -> None:
     assert callable(HttpToolsProtocol.send_400_response)
 
 
-def test_an_idle_peer_owns_no_task(server: Harness) -> None:
+def test_an_idle_peer_owns_no_task(server: FastShell) -> None:
     async def tasks() -> int:
         return len(asyncio.all_tasks())
 
@@ -51,7 +51,7 @@ def test_an_idle_peer_owns_no_task(server: Harness) -> None:
         assert server.call(tasks) == before
 
 
-def test_a_session_outlives_its_route_and_is_not_pinged(server: Harness) -> None:
+def test_a_session_outlives_its_route_and_is_not_pinged(server: FastShell) -> None:
     with server.open(b"/session") as peer:
         head(peer)
         time.sleep(0.2)  # several ping intervals of the configuration
@@ -59,7 +59,7 @@ def test_a_session_outlives_its_route_and_is_not_pinged(server: Harness) -> None
         assert take(peer, 12) == text_frame(b"still here")
 
 
-def test_other_routes_have_a_websocket_as_ever(server: Harness) -> None:
+def test_other_routes_have_a_websocket_as_ever(server: FastShell) -> None:
     with server.open(b"/plain") as peer:
         head(peer)
         for i in range(3):
@@ -67,13 +67,13 @@ def test_other_routes_have_a_websocket_as_ever(server: Harness) -> None:
             assert hear(peer) == b"%d" % i
 
 
-def test_a_refusal_is_an_http_response(server: Harness) -> None:
+def test_a_refusal_is_an_http_response(server: FastShell) -> None:
     with server.open(b"/refused") as peer:
         assert b" 401 " in head(peer)
         assert rest(peer) == b"no such key"
 
 
-def test_what_comes_before_the_session_does_is_kept_for_it(server: Harness) -> None:
+def test_what_comes_before_the_session_does_is_kept_for_it(server: FastShell) -> None:
     with server.open(b"/hesitant") as peer:
         head(peer)
         peer.sendall(text(b"a") + text(b"b")[:-1])
@@ -83,7 +83,7 @@ def test_what_comes_before_the_session_does_is_kept_for_it(server: Harness) -> N
 
 
 @pytest.mark.parametrize("path", [b"/hesitant", b"/late"])
-def test_a_session_for_a_peer_that_left_meanwhile_ends(server: Harness, path: bytes) -> None:
+def test_a_session_for_a_peer_that_left_meanwhile_ends(server: FastShell, path: bytes) -> None:
     count = len(server.service.sessions)
     with server.open(path) as peer:
         time.sleep(0.05)
@@ -91,7 +91,7 @@ def test_a_session_for_a_peer_that_left_meanwhile_ends(server: Harness, path: by
     server.eventually(lambda: [session.ended for session in server.service.sessions[count:]] == [1])
 
 
-def test_who_talks_before_the_handshake_is_answered_is_cut(server: Harness) -> None:
+def test_who_talks_before_the_handshake_is_answered_is_cut(server: FastShell) -> None:
     with server.open(b"/late", early=text(b"hello")) as peer:
         assert rest(peer) == b""
 
@@ -106,7 +106,7 @@ def test_who_talks_before_the_handshake_is_answered_is_cut(server: Harness) -> N
     ],
 )
 def test_a_handshake_that_is_none_does_not_leave_the_connection_open(
-    server: Harness, extra: bytes, answer: bytes
+    server: FastShell, extra: bytes, answer: bytes
 ) -> None:
     with server.open(b"/session", extra) as peer:
         assert rest(peer)[:12] == answer

@@ -21,7 +21,17 @@ from gateway.core.read_pacer import PENALTY_BURST, ReadPacer
 from gateway.core.session import Session
 from gateway.listeners.proxies import TrustedProxies
 from gateway.shells import fast, uvicorn_http
-from tests.gateway.shells.fast_peers import BRIEF, Echo, Harness, Http, Recorder, head, new_bus, rest, take
+from tests.gateway.shells.fast_peers import (
+    BRIEF,
+    Echo,
+    FastShell,
+    HttpPeer,
+    RecordingTransport,
+    head,
+    new_bus,
+    rest,
+    take,
+)
 
 pytestmark = pytest.mark.usefixtures("allowed")
 
@@ -29,27 +39,27 @@ pytestmark = pytest.mark.usefixtures("allowed")
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request has to be whole, and an answer to be read, in a moment."""
-    monkeypatch.setattr(Http, "head_seconds", BRIEF)
-    monkeypatch.setattr(Http, "stalled_seconds", BRIEF)
+    monkeypatch.setattr(HttpPeer, "head_seconds", BRIEF)
+    monkeypatch.setattr(HttpPeer, "stalled_seconds", BRIEF)
 
 
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
-def test_who_does_not_finish_a_request_is_dropped(server: Harness, said: bytes) -> None:
+def test_who_does_not_finish_a_request_is_dropped(server: FastShell, said: bytes) -> None:
     with server.connect() as peer:
         peer.sendall(said)
         assert rest(peer) == b""
 
 
 @pytest.mark.usefixtures("brief")
-def test_so_is_who_does_not_finish_another(server: Harness) -> None:
+def test_so_is_who_does_not_finish_another(server: FastShell) -> None:
     with server.connect() as peer:
         peer.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET /again")
         assert rest(peer).startswith(b"HTTP/1.1 404")
 
 
 @pytest.mark.usefixtures("brief")
-def test_an_answer_may_take_longer_than_a_request(server: Harness) -> None:
+def test_an_answer_may_take_longer_than_a_request(server: FastShell) -> None:
     with server.connect() as peer:
         peer.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
         for _ in range(2):
@@ -60,7 +70,7 @@ def test_an_answer_may_take_longer_than_a_request(server: Harness) -> None:
 @pytest.mark.parametrize(
     "fields", [b"X: " + b"x" * (1 << 20), b"".join(b"X%d: %s\r\n" % (i, b"x" * 1000) for i in range(70))]
 )
-def test_the_head_of_a_request_is_bounded(server: Harness, allowed: set[str], fields: bytes) -> None:
+def test_the_head_of_a_request_is_bounded(server: FastShell, allowed: set[str], fields: bytes) -> None:
     allowed.add("Invalid HTTP request received.")
     with server.connect() as peer:
         peer.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
@@ -69,7 +79,7 @@ def test_the_head_of_a_request_is_bounded(server: Harness, allowed: set[str], fi
         assert rest(peer)[:12] in (b"HTTP/1.1 431", b"")  # a reset may be faster
 
 
-def test_nothing_is_written_behind_the_last_answer(server: Harness, allowed: set[str]) -> None:
+def test_nothing_is_written_behind_the_last_answer(server: FastShell, allowed: set[str]) -> None:
     allowed.add("Invalid HTTP request received.")
     with server.connect() as peer:
         fields = b"Host: localhost\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n"
@@ -77,7 +87,7 @@ def test_nothing_is_written_behind_the_last_answer(server: Harness, allowed: set
         assert rest(peer)[:12] == b"HTTP/1.1 400"
 
 
-def test_a_body_is_no_head(server: Harness) -> None:
+def test_a_body_is_no_head(server: FastShell) -> None:
     body = b"x" * 300_000
     request = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n" + body
     with server.connect() as peer:
@@ -91,16 +101,16 @@ def test_a_body_is_no_head(server: Harness) -> None:
 
 @pytest.mark.slow
 def test_pipelined_requests_are_answered_in_order_and_parsed_a_few_at_a_time(
-    server: Harness, monkeypatch: pytest.MonkeyPatch
+    server: FastShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = [0]
-    parse = Http.parse
+    parse = HttpPeer.parse
 
-    def counting(self: Http, data: bytes) -> None:
+    def counting(self: HttpPeer, data: bytes) -> None:
         parse(self, data)
         waiting.append(len(self.pipeline))
 
-    monkeypatch.setattr(Http, "parse", counting)
+    monkeypatch.setattr(HttpPeer, "parse", counting)
     bodies = [b"x" * (size % 700) for size in range(3000)]
     request = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
     said = b"".join(request % (len(body), body) for body in bodies)
@@ -114,7 +124,7 @@ def test_pipelined_requests_are_answered_in_order_and_parsed_a_few_at_a_time(
     assert max(waiting) <= uvicorn_http.MAX_PIPELINE + uvicorn_http.HEAD_SLICE // 40
 
 
-def test_what_a_client_sends_before_it_was_answered_is_not_read(server: Harness) -> None:
+def test_what_a_client_sends_before_it_was_answered_is_not_read(server: FastShell) -> None:
     with server.connect() as peer:
         peer.settimeout(1)
         sent = 0
@@ -125,14 +135,14 @@ def test_what_a_client_sends_before_it_was_answered_is_not_read(server: Harness)
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: FastShell, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[tuple[str, int] | None] = []
 
-    def connection_lost(self: Http, error: Exception | None) -> None:
+    def connection_lost(self: HttpPeer, error: Exception | None) -> None:
         lost.append(self.client)
         uvicorn_http.FastHttp.connection_lost(self, error)
 
-    monkeypatch.setattr(Http, "connection_lost", connection_lost)
+    monkeypatch.setattr(HttpPeer, "connection_lost", connection_lost)
     with server.connect() as peer:
         peer.sendall(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
         server.eventually(lambda: peer.getsockname() in lost)
@@ -145,7 +155,7 @@ def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: Harness, monkey
 
 @pytest.mark.usefixtures("brief")
 def test_a_client_that_hangs_up_while_pipelined_requests_are_answered_is_no_fault(
-    server: Harness, caplog: pytest.LogCaptureFixture, allowed: set[str]
+    server: FastShell, caplog: pytest.LogCaptureFixture, allowed: set[str]
 ) -> None:
     with server.connect() as peer:
         peer.sendall(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
@@ -264,13 +274,13 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
             bad.record_malformed()
             read_pacer.charge_loop_time(bad, PENALTY_BURST + 0.005)
             read_pacer.connection_closed(bad)
-        transport = Recorder(sock)
+        transport = RecordingTransport(sock)
         fast.WebSocketProtocol(asyncio.get_running_loop(), set(), 1 << 20).start(transport, Somewhere(bus))
         assert transport.paused
 
         http, _ = await http_connection(app, sock)
         http.gateway = SimpleNamespace(admission=let_in, budget=read_pacer.budget, bus=bus, proxies=TrustedProxies(()))
-        transport = Recorder(sock)
+        transport = RecordingTransport(sock)
         transport._extra["peername"] = ("192.0.2.1", 1)  # type: ignore[attr-defined]
         http.connection_made(transport)
         http.data_received(b"GET / HTTP/1.1\r\n\r\n")
@@ -306,9 +316,9 @@ def test_what_it_sends_meanwhile_is_not_read_either(use_uvloop: bool) -> None:
     anyio.run(check, backend="asyncio", backend_options={"use_uvloop": use_uvloop})
 
 
-async def http_connection(app: Any, sock: socket.socket) -> tuple[Http, Recorder]:
-    config = uvicorn.Config(app, http=Http, lifespan="off", log_config=None)
+async def http_connection(app: Any, sock: socket.socket) -> tuple[HttpPeer, RecordingTransport]:
+    config = uvicorn.Config(app, http=HttpPeer, lifespan="off", log_config=None)
     config.load()
-    http, transport = Http(config, ServerState(), {}), Recorder(sock)
+    http, transport = HttpPeer(config, ServerState(), {}), RecordingTransport(sock)
     http.connection_made(transport)
     return http, transport

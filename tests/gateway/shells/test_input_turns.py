@@ -22,7 +22,7 @@ from gateway.shells.turns import ALLOWANCE, turns_of
 STEPS = 10
 
 
-class Clock:
+class SecondsClock:
     now = 100.0
 
     def __call__(self) -> float:
@@ -30,9 +30,9 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> SecondsClock:
     """What the time is; the CPU time is the same."""
-    clock = Clock()
+    clock = SecondsClock()
     for module in ("turns", "input_turns"):
         for name in ("perf_counter", "thread_time"):
             monkeypatch.setattr(f"gateway.shells.{module}.{name}", clock)
@@ -47,10 +47,10 @@ def play(scenario: Callable[[], Awaitable[None]], loop: str = "asyncio") -> None
     anyio.run(limited, backend=loop)
 
 
-class Work:
+class SlowInput:
     """Input that takes *seconds* for each of ten steps."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
+    def __init__(self, clock: SecondsClock, seconds: float) -> None:
         self.done: list[int] = []  # in which iteration of the loop each step was
         self.iteration = 0
         self._clock = clock
@@ -67,7 +67,7 @@ class Work:
             await asyncio.sleep(0)
 
 
-async def _played(work: Work, turns: InputTurns) -> float:
+async def _played(work: SlowInput, turns: InputTurns) -> float:
     counting = asyncio.ensure_future(work.count())
     await asyncio.sleep(0)
     seconds = await turns.run(work.step)
@@ -75,9 +75,9 @@ async def _played(work: Work, turns: InputTurns) -> float:
     return seconds
 
 
-def test_what_takes_little_is_handled_at_once(clock: Clock) -> None:
+def test_what_takes_little_is_handled_at_once(clock: SecondsClock) -> None:
     async def scenario() -> None:
-        work = Work(clock, 0.0)
+        work = SlowInput(clock, 0.0)
         await _played(work, input_turns())
         assert work.done == [1] * STEPS
         assert turns_of(asyncio.get_running_loop()).progress.done == 0
@@ -85,9 +85,9 @@ def test_what_takes_little_is_handled_at_once(clock: Clock) -> None:
     play(scenario)
 
 
-def test_what_takes_long_has_its_turns_and_others_have_theirs_between(clock: Clock) -> None:
+def test_what_takes_long_has_its_turns_and_others_have_theirs_between(clock: SecondsClock) -> None:
     async def scenario() -> None:
-        work, turns = Work(clock, ALLOWANCE), input_turns()
+        work, turns = SlowInput(clock, ALLOWANCE), input_turns()
         assert turns.portion == PORTION
         assert await _played(work, turns) == pytest.approx(STEPS * ALLOWANCE)
         assert len(set(work.done)) == STEPS
@@ -97,9 +97,9 @@ def test_what_takes_long_has_its_turns_and_others_have_theirs_between(clock: Clo
     play(scenario)
 
 
-def test_without_asyncio_others_have_their_turns_too(clock: Clock) -> None:
+def test_without_asyncio_others_have_their_turns_too(clock: SecondsClock) -> None:
     async def scenario() -> None:
-        work, others = Work(clock, ALLOWANCE), list[int]()
+        work, others = SlowInput(clock, ALLOWANCE), list[int]()
 
         async def count() -> None:
             while True:
@@ -115,9 +115,9 @@ def test_without_asyncio_others_have_their_turns_too(clock: Clock) -> None:
     play(scenario, "trio")
 
 
-def test_a_connection_that_ends_while_it_waits_for_a_turn_handles_nothing_more(clock: Clock) -> None:
+def test_a_connection_that_ends_while_it_waits_for_a_turn_handles_nothing_more(clock: SecondsClock) -> None:
     async def scenario() -> None:
-        work, turns = Work(clock, 2 * ALLOWANCE), input_turns()
+        work, turns = SlowInput(clock, 2 * ALLOWANCE), input_turns()
         running = asyncio.ensure_future(turns.run(work.step))
         shared = turns_of(asyncio.get_running_loop())
         while not shared.progress.waiting:
@@ -131,9 +131,9 @@ def test_a_connection_that_ends_while_it_waits_for_a_turn_handles_nothing_more(c
     play(scenario)
 
 
-def test_a_bug_in_a_turn_ends_its_connection_and_no_other(clock: Clock) -> None:
+def test_a_bug_in_a_turn_ends_its_connection_and_no_other(clock: SecondsClock) -> None:
     async def scenario() -> None:
-        work, turns = Work(clock, 2 * ALLOWANCE), input_turns()
+        work, turns = SlowInput(clock, 2 * ALLOWANCE), input_turns()
 
         def wrong() -> bool:
             if work.step() and len(work.done) > 2:
@@ -148,10 +148,12 @@ def test_a_bug_in_a_turn_ends_its_connection_and_no_other(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("penalised", [False, True])
-def test_what_a_link_sends_is_handled_in_turns(clock: Clock, core: Any, toy_session: Any, penalised: bool) -> None:
+def test_what_a_link_sends_is_handled_in_turns(
+    clock: SecondsClock, core: Any, toy_session: Any, penalised: bool
+) -> None:
     sent, heard, recorded = bytes(range(256)) * 40, list[bytes](), list[float]()
 
-    class Ear(toy_session):  # type: ignore[misc]  # a fixture
+    class SlowListener(toy_session):  # type: ignore[misc]  # a fixture
         def handle(self, data: bytes) -> None:
             clock.now += ALLOWANCE
             heard.append(data)
@@ -171,7 +173,7 @@ def test_what_a_link_sends_is_handled_in_turns(clock: Clock, core: Any, toy_sess
         core.bus.read_pacer = Pacer(None, clock)
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
         port = listener.extra(SocketAttribute.local_port)
-        link = OutboundLink("x", "127.0.0.1", port, lambda: Ear(core.bus), lambda _: {}, tls=False)
+        link = OutboundLink("x", "127.0.0.1", port, lambda: SlowListener(core.bus), lambda _: {}, tls=False)
         async with listener, anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, speak)
             tasks.start_soon(Dialler("toy", link, core.clock).run)
@@ -187,41 +189,45 @@ def test_what_a_link_sends_is_handled_in_turns(clock: Clock, core: Any, toy_sess
     assert len(recorded) >= len(heard) - 1 or not penalised, "who is penalised may have to pause after each piece"
 
 
+class RecordedTurns(SharedInputTurns):
+    """Counts the steps of parsers."""
+
+    steps = 0
+
+    async def run(self, step: Step) -> float:
+        def counted() -> bool:
+            self.steps += 1
+            return step()
+
+        return await super().run(counted)
+
+
+class FramelessProtocol:
+    """A WebSocket that is open, whose bytes are no frames."""
+
+    state, handshake_exc, taken = CONNECTING, None, 0
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def connect(self) -> None: ...
+    def send_request(self, _: Any) -> None: ...
+    def receive_eof(self) -> None: ...
+
+    def data_to_send(self) -> list[bytes]:
+        return []
+
+    def events_received(self) -> list[Any]:
+        return []
+
+    def receive_data(self, data: bytes) -> None:
+        self.state = OPEN
+        assert len(data) <= PORTION
+        FramelessProtocol.taken += len(data)
+
+
 def test_frames_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """50,000 frames without content take the parser 0.4 s."""
 
-    class Recorded(SharedInputTurns):
-        steps = 0
-
-        async def run(self, step: Step) -> float:
-            def counted() -> bool:
-                self.steps += 1
-                return step()
-
-            return await super().run(counted)
-
-    class Protocol:
-        """A WebSocket that is open, whose bytes are no frames."""
-
-        state, handshake_exc, taken = CONNECTING, None, 0
-
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-        def connect(self) -> None: ...
-        def send_request(self, _: Any) -> None: ...
-        def receive_eof(self) -> None: ...
-
-        def data_to_send(self) -> list[bytes]:
-            return []
-
-        def events_received(self) -> list[Any]:
-            return []
-
-        def receive_data(self, data: bytes) -> None:
-            self.state = OPEN
-            assert len(data) <= PORTION
-            Protocol.taken += len(data)
-
-    monkeypatch.setattr(client_websocket, "ClientProtocol", Protocol)
+    monkeypatch.setattr(client_websocket, "ClientProtocol", FramelessProtocol)
 
     async def speak(stream: Any) -> None:
         async with stream:
@@ -229,16 +235,16 @@ def test_frames_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
             await anyio.sleep_forever()
 
     async def scenario() -> None:
-        turns = Recorded(asyncio.get_running_loop())
+        turns = RecordedTurns(asyncio.get_running_loop())
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
         port = listener.extra(SocketAttribute.local_port)
         async with listener, anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, speak)
             async with await anyio.connect_tcp("127.0.0.1", port) as stream:
                 wire = await open_websocket(stream, f"ws://127.0.0.1:{port}/", turns)
-                before = Protocol.taken
+                before = FramelessProtocol.taken
                 tasks.start_soon(wire.receive)
-                while Protocol.taken < 20 * PORTION:
+                while FramelessProtocol.taken < 20 * PORTION:
                     await anyio.sleep(0)
                 tasks.cancel_scope.cancel()
         assert turns.steps >= (20 * PORTION - before) / PORTION

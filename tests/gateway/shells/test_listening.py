@@ -33,9 +33,9 @@ from tests.gateway.shells.toys import (
     UVLOOP,
     WEBSOCKET,
     Client,
-    Lines,
-    Server,
+    LineClient,
     Shells,
+    ShellServer,
     end,
     hear_all,
     run,
@@ -61,7 +61,7 @@ def test_whoever_is_connected_hears_goodbye_when_the_gateway_stops(name: str) ->
 
 @pytest.mark.parametrize("name", ["portable-tcp-asyncio", "portable-tcp-trio"])
 def test_a_listener_survives_that_there_are_no_descriptors_left(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    with contextmanager(run)(*TCP[name], False) as server, Lines() as client:
+    with contextmanager(run)(*TCP[name], False) as server, LineClient() as client:
         with no_descriptors():
             client.connect(server.port)
             deadline = time.monotonic() + PATIENCE
@@ -119,7 +119,7 @@ TLS: Shells = {
 
 
 @pytest.fixture(params=TLS)
-def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShellServer]:
     for shell in (serve, tcp_server, connection):
         monkeypatch.setattr(shell, "LINGER_SECONDS", 0.5)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -151,7 +151,7 @@ class Counting:
 HANDSHAKES = Counting()
 
 
-class Secure(Lines):
+class Secure(LineClient):
     def connect(self, port: int) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -160,7 +160,7 @@ class Secure(Lines):
         self.file = self.socket.makefile("rb")
 
 
-def test_tls_carries_a_session_to_its_end(secure: Server) -> None:
+def test_tls_carries_a_session_to_its_end(secure: ShellServer) -> None:
     with Secure(secure.port) as client:
         client.say(b"echo hello", b"size 300000", b"long 500")
         heard = [client.hear() for _ in range(502)]
@@ -170,7 +170,7 @@ def test_tls_carries_a_session_to_its_end(secure: Server) -> None:
         secure.eventually(lambda: secure.sessions[-1].over == 1)
 
 
-def test_tls_peers_may_leave_as_they_like(secure: Server) -> None:
+def test_tls_peers_may_leave_as_they_like(secure: ShellServer) -> None:
     for leave in Client.reset, Client.__exit__:
         client = Secure(secure.port)
         client.say(b"long 100000")
@@ -180,8 +180,8 @@ def test_tls_peers_may_leave_as_they_like(secure: Server) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000])
-def test_who_does_not_finish_the_tls_handshake_is_dropped(secure: Server, said: bytes) -> None:
-    with Lines(secure.port) as client:
+def test_who_does_not_finish_the_tls_handshake_is_dropped(secure: ShellServer, said: bytes) -> None:
+    with LineClient(secure.port) as client:
         client.socket.sendall(said)
         with suppress(ConnectionResetError):
             while client.socket.recv(4096):
@@ -189,11 +189,11 @@ def test_who_does_not_finish_the_tls_handshake_is_dropped(secure: Server, said: 
     assert secure.sessions == []
 
 
-def test_who_is_in_a_tls_handshake_is_counted(secure: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Lines(secure.port), Lines(secure.port):
+def test_who_is_in_a_tls_handshake_is_counted(secure: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LineClient(secure.port), LineClient(secure.port):
         secure.eventually(lambda: HANDSHAKES.inside == 2)
         secure.eventually(lambda: HANDSHAKES.inside == 0)
     monkeypatch.setattr(HANDSHAKES, "full", True)
-    with Lines(secure.port) as client, suppress(ConnectionResetError):
+    with LineClient(secure.port) as client, suppress(ConnectionResetError):
         assert client.socket.recv(1) == b""
     assert secure.sessions == []

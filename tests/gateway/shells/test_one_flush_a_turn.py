@@ -20,7 +20,7 @@ from gateway.core.read_pacer import PenalizableSession, ReadPacer
 from gateway.shells import fast
 from gateway.shells.flusher import MAX_TURNS, MAX_WAIT, flusher_of
 from gateway.shells.turns import CHEAP_SECONDS, FIRST_PORTION, LONG_TURN, turns_of
-from tests.gateway.shells.fast_peers import Echo, Recorder, new_bus
+from tests.gateway.shells.fast_peers import Echo, RecordingTransport, new_bus
 
 pytestmark = pytest.mark.usefixtures("allowed")
 
@@ -29,10 +29,10 @@ def masked(payload: bytes) -> bytes:
     return bytes((0x81, 0x80 | len(payload), 0, 0, 0, 0)) + payload
 
 
-Peer = tuple[fast.WebSocketProtocol, Recorder, Echo]
+Peer = tuple[fast.WebSocketProtocol, RecordingTransport, Echo]
 
 
-class Crowd(Echo):
+class GatheringEcho(Echo):
     """What is said is gathered in the bus's batch, as protocols with many listeners do it."""
 
     @classmethod
@@ -43,7 +43,11 @@ class Crowd(Echo):
 async def connections(count: int, sock: socket.socket, kind: type[Echo] = Echo) -> list[Peer]:
     loop, bus, found = asyncio.get_running_loop(), new_bus(), list[Peer]()
     for _ in range(count):
-        connection, transport, session = fast.WebSocketProtocol(loop, set(), 1 << 20), Recorder(sock), kind(bus)
+        connection, transport, session = (
+            fast.WebSocketProtocol(loop, set(), 1 << 20),
+            RecordingTransport(sock),
+            kind(bus),
+        )
         connection.start(transport, session)
         found.append((connection, transport, session))
     await asyncio.sleep(0)
@@ -79,7 +83,7 @@ def test_a_bug_in_one_session_ends_that_one_alone(
     assert set(caplog.messages) == allowed
 
 
-class Work:
+class WorkClock:
     """A clock that goes on only while something is worked at, however busy the machine is."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +99,7 @@ class Work:
 def test_a_connection_with_much_input_leaves_turns_of_the_loop_to_others(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = Work(monkeypatch)
+    work = WorkClock(monkeypatch)
 
     class Slow(Echo):
         def handle(self, data: bytes) -> None:
@@ -123,7 +127,7 @@ def test_long_reads_that_come_together_do_not_share_one_turn(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many connections there are, and though none of them was busy before."""
-    handled, work = list[bytes](), Work(monkeypatch)
+    handled, work = list[bytes](), WorkClock(monkeypatch)
 
     class Slow(Echo):
         def handle(self, data: bytes) -> None:
@@ -240,7 +244,7 @@ def test_who_misbehaved_waits_for_its_turn_and_pays_while_others_talk(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     charged: list[float] = []
-    work, cost = Work(monkeypatch), CHEAP_SECONDS / 2
+    work, cost = WorkClock(monkeypatch), CHEAP_SECONDS / 2
 
     class Costly(Echo):
         def handle(self, data: bytes) -> None:
@@ -275,7 +279,9 @@ def test_a_reader_that_overflows_while_others_are_flushed_holds_up_nobody(sock: 
     """The batch is spilled by the first look at an outbox: then the slow reader is closed, and so woken."""
 
     async def check() -> None:
-        (_, _, speaker), (_, first, _), (slow, _, slow_session), (_, last, _) = await connections(4, sock, Crowd)
+        (_, _, speaker), (_, first, _), (slow, _, slow_session), (_, last, _) = await connections(
+            4, sock, GatheringEcho
+        )
         slow.pause_writing()
         for turn in range(1, 40):
             speaker.say(bytes(60_000))

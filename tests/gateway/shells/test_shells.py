@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import websockets.sync.client
 
 from gateway.core.outbox import LOW_WATER
 from gateway.shells import connection, serve
 from tests.gateway.shells.toys import (
     FAST_WEBSOCKET,
     HYPERCORN,
-    PATIENCE,
     PIECE,
     SHELLS,
     TCP,
     WEBSOCKET,
-    Client,
     Framed,
-    Server,
     Shells,
+    ShellServer,
     end,
     hear_all,
     run,
+    write_until_stuck,
 )
 
 pytestmark = pytest.mark.usefixtures("_patience", "_quiet")
@@ -40,13 +37,13 @@ def only(shells: Shells) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(params=SHELLS, scope="module")
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[ShellServer]:
     backend, shell = SHELLS[request.param]
     yield from run(backend, shell, request.param in WEBSOCKET)
 
 
 @pytest.fixture
-def peer(server: Server) -> Iterator[Framed]:
+def peer(server: ShellServer) -> Iterator[Framed]:
     with server.connect() as client:
         assert isinstance(client, Framed)
         yield client
@@ -55,13 +52,13 @@ def peer(server: Server) -> Iterator[Framed]:
 # Order, and any cut
 
 
-def test_replies_come_in_the_order_of_requests(server: Server) -> None:
+def test_replies_come_in_the_order_of_requests(server: ShellServer) -> None:
     with server.connect() as client:
         client.say(*(b"echo %d" % i for i in range(2000)))
         assert [client.hear() for _ in range(2000)] == [b"%d" % i for i in range(2000)]
 
 
-def test_requests_may_be_cut_anywhere(server: Server) -> None:
+def test_requests_may_be_cut_anywhere(server: ShellServer) -> None:
     with server.connect() as client:
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in b"".join(client.wrap(b"echo %d" % i + b"!" * 120 * i) for i in range(3)):
@@ -69,7 +66,7 @@ def test_requests_may_be_cut_anywhere(server: Server) -> None:
         assert [client.hear() for _ in range(3)] == [b"%d" % i + b"!" * 120 * i for i in range(3)]
 
 
-def test_what_is_said_on_a_channel_is_heard_in_one_order(server: Server) -> None:
+def test_what_is_said_on_a_channel_is_heard_in_one_order(server: ShellServer) -> None:
     channel = server.channel()
     with server.connect() as alice, server.connect() as bob, server.connect() as carol:
         for listener in bob, carol:
@@ -85,7 +82,7 @@ def test_what_is_said_on_a_channel_is_heard_in_one_order(server: Server) -> None
 
 
 @only(TCP | FAST_WEBSOCKET)
-def test_nagle_does_not_wait_and_the_kernel_looks_after_the_dead(server: Server) -> None:
+def test_nagle_does_not_wait_and_the_kernel_looks_after_the_dead(server: ShellServer) -> None:
     with server.connect() as client, other_end(client.socket) as theirs:
         assert theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert theirs.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -106,7 +103,7 @@ def other_end(mine: socket.socket) -> socket.socket:
 # Back-pressure
 
 
-def test_a_listener_that_does_not_read_is_closed_and_the_others_hear_everything(server: Server) -> None:
+def test_a_listener_that_does_not_read_is_closed_and_the_others_hear_everything(server: ShellServer) -> None:
     channel, overflows = server.channel(), server.counts.overflows
     with server.connect() as speaker, server.connect() as deaf, server.connect() as listener:
         for client in deaf, listener:
@@ -128,7 +125,7 @@ def test_a_listener_that_does_not_read_is_closed_and_the_others_hear_everything(
         server.eventually(lambda: deaf.session.over == 1)
 
 
-def test_a_requester_that_does_not_read_is_slowed_and_gets_every_answer(server: Server) -> None:
+def test_a_requester_that_does_not_read_is_slowed_and_gets_every_answer(server: ShellServer) -> None:
     request = b"size 10000 " + b"." * 1000
     with server.connect() as client:
         sent = write_until_stuck(client, client.wrap(request))
@@ -141,21 +138,7 @@ def test_a_requester_that_does_not_read_is_slowed_and_gets_every_answer(server: 
         assert [client.hear() for _ in range(2)] == [b"x" * 10000, b"last"]
 
 
-def write_until_stuck(client: Client, data: bytes, most: int = 1 << 26) -> int:
-    """Write *data* again and again until the server has not read for a while; the bytes written."""
-    client.socket.settimeout(0.3)
-    sent = 0
-    many = data * (1 + (1 << 16) // len(data))
-    try:
-        while sent < most:
-            sent += client.socket.send(many[sent % len(data) :])
-    except TimeoutError:
-        client.socket.settimeout(PATIENCE)
-        return sent
-    raise AssertionError("the server reads on and on")
-
-
-def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: Server) -> None:
+def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: ShellServer) -> None:
     count = 16_000
     with server.connect() as reader, server.connect() as other:
         reader.say(b"long %d" % count)
@@ -171,7 +154,7 @@ def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: Serve
 
 
 @only(TCP | FAST_WEBSOCKET)
-def test_who_reads_nothing_of_a_long_answer_is_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_nothing_of_a_long_answer_is_cut(server: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for shell in (serve, connection):
         monkeypatch.setattr(shell, "STALLED_SECONDS", 0.5)
     with server.connect() as deaf, server.connect() as slow:
@@ -187,7 +170,7 @@ def test_who_reads_nothing_of_a_long_answer_is_cut(server: Server, monkeypatch: 
         assert slow.session.closing is None, "who reads is not"
 
 
-def test_a_reader_of_a_long_answer_may_leave(server: Server) -> None:
+def test_a_reader_of_a_long_answer_may_leave(server: ShellServer) -> None:
     with server.connect() as reader:
         reader.say(b"long 1000000")
         reader.hear()
@@ -195,7 +178,7 @@ def test_a_reader_of_a_long_answer_may_leave(server: Server) -> None:
         server.eventually(lambda: reader.session.over == 1)
 
 
-def test_nothing_is_read_while_the_disk_does_not_keep_up(server: Server) -> None:
+def test_nothing_is_read_while_the_disk_does_not_keep_up(server: ShellServer) -> None:
     with server.connect() as client:
         client.say(b"jam it")
         assert client.hear() == b"it"
@@ -212,27 +195,27 @@ def test_nothing_is_read_while_the_disk_does_not_keep_up(server: Server) -> None
 # The end
 
 
-def test_a_farewell_arrives_although_the_peer_goes_on_talking(server: Server) -> None:
+def test_a_farewell_arrives_although_the_peer_goes_on_talking(server: ShellServer) -> None:
     with server.connect() as client:
         client.say(b"size 300000", b"bye now", *(b"echo unheard" for _ in range(3000)))
         assert hear_all(client) == ([b"x" * 300000, b"now"], end(server, 4000))
         server.eventually(lambda: client.session.over == 1)
 
 
-def test_a_broken_protocol_ends_with_1002(server: Server) -> None:
+def test_a_broken_protocol_ends_with_1002(server: ShellServer) -> None:
     with server.connect() as client:
         client.say(b"fail sorry", b"echo unheard")
         assert hear_all(client) == ([b"sorry"], end(server, 1002))
 
 
-def test_goodbye(server: Server) -> None:
+def test_goodbye(server: ShellServer) -> None:
     with server.connect() as client:
         server.call(client.session.goodbye)
         assert hear_all(client) == ([b"goodbye"], end(server, 1001))
         server.eventually(lambda: client.session.over == 1)
 
 
-def test_half_a_message_at_the_end(server: Server) -> None:
+def test_half_a_message_at_the_end(server: ShellServer) -> None:
     with server.connect() as client:
         client.socket.sendall(client.wrap(b"echo this") + client.wrap(b"echo that")[:-1])
         assert client.hear() == b"this"
@@ -242,7 +225,7 @@ def test_half_a_message_at_the_end(server: Server) -> None:
 
 
 @pytest.mark.parametrize("after", [b"", b"size 100000", b"long 100000", b"say nobody hears"])
-def test_a_peer_may_vanish_at_any_time(server: Server, after: bytes) -> None:
+def test_a_peer_may_vanish_at_any_time(server: ShellServer, after: bytes) -> None:
     with server.connect() as client:
         if after:
             client.say(*[after] * 20)
@@ -253,7 +236,7 @@ def test_a_peer_may_vanish_at_any_time(server: Server, after: bytes) -> None:
 
 
 @only(HYPERCORN)
-def test_a_peer_may_vanish_while_both_sides_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_may_vanish_while_both_sides_wait(server: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve.WebSocketWire, "unread_seconds", 0.05)
     with server.connect() as client:
         client.say(*[b"size 1000000"] * 40)  # hypercorn queues ten, the session is saturated by one
@@ -263,7 +246,7 @@ def test_a_peer_may_vanish_while_both_sides_wait(server: Server, monkeypatch: py
         server.eventually(lambda: client.session.over == 1)
 
 
-def test_a_peer_that_left_is_told_nothing(server: Server) -> None:
+def test_a_peer_that_left_is_told_nothing(server: ShellServer) -> None:
     channel = server.channel()
     with server.connect() as listener, server.connect() as speaker:
         listener.say(b"join " + channel)
@@ -274,7 +257,7 @@ def test_a_peer_that_left_is_told_nothing(server: Server) -> None:
         server.eventually(lambda: not server.bus.listener_count(channel.decode()))
 
 
-def test_a_farewell_is_not_waited_for_for_ever(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_farewell_is_not_waited_for_for_ever(server: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with server.connect() as client:
         client.say(b"long 1000000")
         client.hear()
@@ -286,7 +269,7 @@ def test_a_farewell_is_not_waited_for_for_ever(server: Server, monkeypatch: pyte
 
 
 @only(TCP | FAST_WEBSOCKET)
-def test_a_peer_that_does_not_hang_up_is_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_does_not_hang_up_is_cut(server: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "LINGER_SECONDS", 0.1)
     monkeypatch.setattr(connection, "LINGER_SECONDS", 0.1)
     with server.connect() as client:
@@ -299,7 +282,7 @@ def test_a_peer_that_does_not_hang_up_is_cut(server: Server, monkeypatch: pytest
 
 
 @only(TCP)
-def test_answers_still_come_after_a_half_close(server: Server) -> None:
+def test_answers_still_come_after_a_half_close(server: ShellServer) -> None:
     with server.connect() as client:
         client.say(*[b"size 100000"] * 20, b"long 200", b"echo last")
         client.socket.shutdown(socket.SHUT_WR)
@@ -310,7 +293,7 @@ def test_answers_still_come_after_a_half_close(server: Server) -> None:
 
 
 @only(TCP)
-def test_so_does_one_that_is_still_being_made(server: Server) -> None:
+def test_so_does_one_that_is_still_being_made(server: ShellServer) -> None:
     with server.connect() as client:
         client.say(b"parts 5", b"echo last")
         client.socket.shutdown(socket.SHUT_WR)
@@ -319,99 +302,8 @@ def test_so_does_one_that_is_still_being_made(server: Server) -> None:
 
 @only(TCP)
 @pytest.mark.parametrize("garbage", [b"\x00" * 100_000, b"\xff\xfe\n"[:2], b""])
-def test_bytes_that_are_no_message_end_quietly(server: Server, garbage: bytes) -> None:
+def test_bytes_that_are_no_message_end_quietly(server: ShellServer, garbage: bytes) -> None:
     with server.connect() as client:
         client.socket.sendall(garbage)
         client.socket.shutdown(socket.SHUT_WR)
         assert client.hear() == 0
-
-
-# WebSocket
-
-
-@only(WEBSOCKET)
-def test_the_websockets_library_is_understood(server: Server) -> None:
-    with websockets.sync.client.connect(f"ws://127.0.0.1:{server.port}/", compression=None) as client:
-        client.send("echo é")
-        assert client.recv(PATIENCE) == "é"
-        client.send(["ec", "ho ", "x" * 200_000, ""])
-        assert client.recv(PATIENCE) == "x" * 200_000
-        assert client.ping().wait(PATIENCE)
-        client.send("bye now")
-        assert client.recv(PATIENCE) == "now"
-        with pytest.raises(websockets.ConnectionClosedError) as caught:
-            client.recv(PATIENCE)
-        assert caught.value.rcvd is not None
-        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (4000, "bye")
-
-
-@only(WEBSOCKET)
-@pytest.mark.parametrize("payload", [b"", b"\x03\xe8", b"\x0f\xa0so long"])
-def test_a_close_is_answered(server: Server, peer: Framed, payload: bytes) -> None:
-    peer.socket.sendall(peer.wrap(payload, 0x88))
-    head = peer.file.read(2)
-    assert head[0] == 0x88
-    assert peer.file.read(head[1])[:2] == payload[:2]
-    assert peer.file.read() == b""
-    server.eventually(lambda: peer.session.over == 1)
-
-
-@only(WEBSOCKET)
-@pytest.mark.usefixtures("server")
-def test_fragments_of_one_byte(peer: Framed) -> None:
-    text = b"echo " + "é".encode() * 200
-    pieces = [peer.wrap(text[i : i + 1], 0x00) for i in range(1, len(text))]
-    peer.socket.sendall(peer.wrap(text[:1], 0x01) + b"".join(pieces) + peer.wrap(b"ping", 0x89) + peer.wrap(b"", 0x80))
-    assert peer.hear() == "é".encode() * 200
-    assert peer.pongs == [b"ping"]
-
-
-@only(WEBSOCKET)
-@pytest.mark.usefixtures("server")
-def test_a_binary_message_is_taken_as_text(peer: Framed) -> None:
-    peer.socket.sendall(peer.wrap(b"echo a\xffb", 0x82) + peer.wrap(b"echo c", 0x82))
-    assert [peer.hear(), peer.hear()] == ["a\ufffdb".encode(), b"c"]
-
-
-@only(FAST_WEBSOCKET | HYPERCORN)
-def test_a_message_over_the_limit(server: Server, peer: Framed) -> None:
-    peer.say(b"echo " + b"x" * ((1 << 20) - 5))
-    assert peer.hear() == b"x" * ((1 << 20) - 5)
-    peer.say(b"echo before")
-    peer.socket.sendall(peer.wrap(b"echo " + b"x" * ((1 << 20) - 4)))
-    assert hear_all(peer) == ([b"before"], 1009)
-    server.eventually(lambda: peer.session.over == 1)
-
-
-@only(FAST_WEBSOCKET)
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [(b"\x81\x81\0\0\0\0\xff", 1007), (b"\x83\x80\0\0\0\0", 1002), (b"\x81\x00", 1002), (b"\x88\x81\0\0\0\0\0", 1002)],
-)
-def test_a_broken_frame_ends_with_its_code_after_what_came_before(
-    server: Server, peer: Framed, data: bytes, code: int
-) -> None:
-    peer.socket.sendall(peer.wrap(b"echo before") + data)
-    assert hear_all(peer) == ([b"before"], code)
-    server.eventually(lambda: peer.session.over == 1)
-
-
-@only(FAST_WEBSOCKET)
-def test_nothing_is_compressed(server: Server) -> None:
-    with Framed(server.port, b"Sec-WebSocket-Extensions: permessage-deflate\r\n") as client:
-        assert b"extensions" not in client.head.lower()
-
-
-@only(FAST_WEBSOCKET)
-def test_who_pings_and_does_not_read_is_not_read(server: Server, peer: Framed) -> None:
-    ping = peer.wrap(b"." * 125, 0x89)
-    pongs, rest = divmod(write_until_stuck(peer, ping), len(ping))
-    with server.connect() as other:
-        other.say(b"echo alive")
-        assert other.hear() == b"alive"
-    answers = (b"\x8a\x7d" + b"." * 125) * (pongs + 1)
-    rest_of_it = threading.Thread(target=peer.socket.sendall, args=(ping[rest:] + peer.wrap(b"echo done"),))
-    rest_of_it.start()
-    assert peer.file.read(len(answers)) == answers
-    assert peer.hear() == b"done"
-    rest_of_it.join()

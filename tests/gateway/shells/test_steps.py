@@ -10,7 +10,7 @@ import pytest
 from gateway.shells.steps import ObservedApp, TimedSteps
 
 
-class Recorder:
+class StepRecorder:
     def __init__(self) -> None:
         self.steps = 0
         self.statuses: list[int] = []
@@ -44,7 +44,7 @@ def test_a_connection_is_told_of_each_step_and_of_the_status() -> None:
     async def send(message: Any) -> None:
         sent.append(message["type"])
 
-    told = Recorder()
+    told = StepRecorder()
     asyncio.run(ObservedApp(app, told)({}, _receive, send))
     assert told.steps == 3
     assert told.statuses == [429]
@@ -70,11 +70,11 @@ def test_failures_and_cancellation_pass_through() -> None:
                 await asyncio.sleep(60)
         await asyncio.sleep(0)
 
-    async def run(coroutine: Any, told: Recorder) -> None:
+    async def run(coroutine: Any, told: StepRecorder) -> None:
         await TimedSteps(coroutine, told)
 
     async def check() -> None:
-        told = Recorder()
+        told = StepRecorder()
         with pytest.raises(ZeroDivisionError):
             await run(fails(), told)
         assert told.steps == 2

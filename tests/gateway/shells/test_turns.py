@@ -37,7 +37,7 @@ class Busy:
             self._turns.add(self, -self.left)
 
 
-class Clock:
+class SteppedClock:
     now = 100.0
 
     def __call__(self) -> float:
@@ -45,8 +45,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SteppedClock:
+    clock = SteppedClock()
     monkeypatch.setattr("gateway.shells.turns.perf_counter", clock)
     return clock
 
@@ -65,7 +65,7 @@ def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
     asyncio.run(check())
 
 
-def test_who_has_used_least_lately_goes_first(clock: Clock) -> None:
+def test_who_has_used_least_lately_goes_first(clock: SteppedClock) -> None:
     loads = [LoopUsage() for _ in range(3)]
     loads[0].add(0.03, clock.now, 0.03)
     loads[1].add(0.01, clock.now, 0.01)
@@ -93,7 +93,7 @@ def test_who_has_used_least_lately_goes_first(clock: Clock) -> None:
     asyncio.run(check())
 
 
-def test_a_turn_is_shorter_while_others_say_something(clock: Clock) -> None:
+def test_a_turn_is_shorter_while_others_say_something(clock: SteppedClock) -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
         for length in (LONG_TURN, TURN, LONG_TURN):
@@ -112,7 +112,7 @@ def test_a_turn_is_shorter_while_others_say_something(clock: Clock) -> None:
     asyncio.run(check())
 
 
-def test_what_others_bring_comes_first_but_not_for_ever(clock: Clock) -> None:
+def test_what_others_bring_comes_first_but_not_for_ever(clock: SteppedClock) -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
         busy = Busy(turns, 3, LONG_TURN)
@@ -166,7 +166,7 @@ def test_a_failure_does_not_end_the_turns_of_others() -> None:
     asyncio.run(check())
 
 
-def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock: Clock) -> None:
+def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock: SteppedClock) -> None:
     portion = Portion()
     assert portion.size == FIRST_PORTION
     portion.used(clock.now - 2 * TURN, portion.size, worked=2 * TURN)
@@ -181,7 +181,7 @@ def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock
     assert portion.size == MAX_PORTION, "a short read says nothing"
 
 
-def test_a_portion_does_not_shrink_because_other_programs_had_the_processor(clock: Clock) -> None:
+def test_a_portion_does_not_shrink_because_other_programs_had_the_processor(clock: SteppedClock) -> None:
     portion = Portion()
     portion.used(clock.now - 4 * TURN, portion.size, worked=TURN / 2)
     assert portion.size == FIRST_PORTION
@@ -191,7 +191,7 @@ def test_a_portion_does_not_shrink_because_other_programs_had_the_processor(cloc
     assert portion.size < FIRST_PORTION / 9, "it waited too long, perhaps for the disk"
 
 
-def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Clock) -> None:
+def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: SteppedClock) -> None:
     load = LoopUsage()
     for _ in range(100):
         clock.now += 0.001
@@ -206,7 +206,7 @@ def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Clock) 
     assert not load.busy
 
 
-def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock: Clock) -> None:
+def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock: SteppedClock) -> None:
     """Twenty requests a second of 0.5 ms, each of which takes 8 ms by the clock; and twenty that do take 8 ms."""
     honest, busy = LoopUsage(), LoopUsage()
     assert honest.begin() == 0.0, "the call to the kernel is spared"
@@ -221,7 +221,7 @@ def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock
     assert honest.begin() == 0.0
 
 
-def test_what_takes_long_by_the_clock_once_is_not_believed(clock: Clock) -> None:
+def test_what_takes_long_by_the_clock_once_is_not_believed(clock: SteppedClock) -> None:
     load = LoopUsage()
     load.add(0.1, clock.now)
     assert not load.busy
@@ -229,7 +229,7 @@ def test_what_takes_long_by_the_clock_once_is_not_believed(clock: Clock) -> None
     assert load.busy
 
 
-def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: Clock) -> None:
+def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: SteppedClock) -> None:
     load = LoopUsage()
     load.add(1000.0, clock.now, 1000.0)
     assert load.busy

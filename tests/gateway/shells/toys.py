@@ -32,14 +32,14 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.shells import fast, serve, tcp_server, uvicorn_websocket
-from tests.gateway.shells.servers import Counts, Ledger, hypercorned, uvicorned
+from tests.gateway.shells.servers import Counts, MemoryLedger, hypercorned, uvicorned
 
 PATIENCE = 20  # seconds; long, so that a slow machine proves nothing
 SMALL = 1 << 14  # a client's socket buffers, so that the kernel hides little of a peer that does not read
 PIECE = 1 << 10
 
 
-class Toy(Session):
+class CommandSession(Session):
     protocol = "toy"
     framed = False
 
@@ -108,7 +108,7 @@ class Toy(Session):
         raise ProtocolError("as you wish " + "é" * 200)
 
     def do_jam(self, rest: bytes) -> None:
-        assert isinstance(self.bus.ledger, Ledger)
+        assert isinstance(self.bus.ledger, MemoryLedger)
         self.bus.ledger.congested = True
         self.send(self.frame(rest))
 
@@ -145,17 +145,17 @@ def soon(call: Callable[[], None]) -> None:
         trio.lowlevel.current_trio_token().run_sync_soon(call)
 
 
-class FramedToy(Toy):
+class FramedToy(CommandSession):
     framed = True
 
 
-class Server:
+class ShellServer:
     """A running shell, in a thread of its own."""
 
     def __init__(self, framed: bool) -> None:
         self.framed = framed
         self.counts = Counts()
-        self.ledger = Ledger()
+        self.ledger = MemoryLedger()
         nobody = lambda *_: None  # noqa: E731
         self.bus = Bus(
             self.ledger,
@@ -165,20 +165,20 @@ class Server:
             lambda: int(time.time() * 1000),
             self.counts,
         )
-        self.sessions: list[Toy] = []
+        self.sessions: list[CommandSession] = []
         self.port = 0
         self.portal: BlockingPortal
         self._channels = itertools.count()
 
-    def accept(self, _address: str = "") -> Toy:
-        self.sessions.append((FramedToy if self.framed else Toy)(self.bus))
+    def accept(self, _address: str = "") -> CommandSession:
+        self.sessions.append((FramedToy if self.framed else CommandSession)(self.bus))
         return self.sessions[-1]
 
     def channel(self) -> bytes:
         return b"channel-%d" % next(self._channels)
 
     def connect(self) -> Client:
-        client: Client = (Framed if self.framed else Lines)(self.port)
+        client: Client = (Framed if self.framed else LineClient)(self.port)
         client.say(b"echo hello")
         assert client.hear() == b"hello"
         client.session = self.sessions[-1]
@@ -196,14 +196,14 @@ class Server:
 
 
 @asynccontextmanager
-async def tcp(server: Server, listen: Any, tls: Any = None) -> AsyncIterator[int]:
+async def tcp(server: ShellServer, listen: Any, tls: Any = None) -> AsyncIterator[int]:
     async with anyio.create_task_group() as tasks:
         async with AsyncExitStack() as stack:
             yield await listen(server.accept, "127.0.0.1", 0, tasks=tasks, stack=stack, tls=tls)
         tasks.cancel_scope.cancel()
 
 
-def application(server: Server) -> FastAPI:
+def application(server: ShellServer) -> FastAPI:
     app = FastAPI()
 
     @app.websocket("/")
@@ -215,11 +215,11 @@ def application(server: Server) -> FastAPI:
     return app
 
 
-def by_uvicorn(server: Server, ws: Any) -> AbstractAsyncContextManager[int]:
+def by_uvicorn(server: ShellServer, ws: Any) -> AbstractAsyncContextManager[int]:
     return uvicorned(application(server), ws, ws_max_size=1 << 20)
 
 
-def by_hypercorn(server: Server) -> AbstractAsyncContextManager[int]:
+def by_hypercorn(server: ShellServer) -> AbstractAsyncContextManager[int]:
     return hypercorned(application(server))
 
 
@@ -243,8 +243,8 @@ WEBSOCKET: Shells = FAST_WEBSOCKET | UVICORN | HYPERCORN
 SHELLS: Shells = TCP | WEBSOCKET
 
 
-def run(backend: dict[str, Any], shell: Any, framed: bool) -> Iterator[Server]:
-    server = Server(framed)
+def run(backend: dict[str, Any], shell: Any, framed: bool) -> Iterator[ShellServer]:
+    server = ShellServer(framed)
     with start_blocking_portal(**backend) as portal:
         server.portal = portal
         with portal.wrap_async_context_manager(shell(server)) as server.port:
@@ -254,7 +254,7 @@ def run(backend: dict[str, Any], shell: Any, framed: bool) -> Iterator[Server]:
 class Client:
     """A peer on a raw socket. `hear` gives a payload, or a number once the server has closed."""
 
-    session: Toy
+    session: CommandSession
 
     def __init__(self, port: int | None = None) -> None:
         self.socket = socket.socket()
@@ -292,7 +292,7 @@ class Client:
         self.__exit__()
 
 
-class Lines(Client):
+class LineClient(Client):
     def wrap(self, payload: bytes) -> bytes:
         return payload + b"\n"
 
@@ -340,7 +340,7 @@ class Framed(Client):
         return 0
 
 
-def end(server: Server, code: int) -> int:
+def end(server: ShellServer, code: int) -> int:
     return code if server.framed else 0
 
 
@@ -349,3 +349,17 @@ def hear_all(client: Client) -> tuple[list[bytes], int]:
     while isinstance(said := client.hear(), bytes):
         heard.append(said)
     return heard, said
+
+
+def write_until_stuck(client: Client, data: bytes, most: int = 1 << 26) -> int:
+    """Write *data* again and again until the server has not read for a while; the bytes written."""
+    client.socket.settimeout(0.3)
+    sent = 0
+    many = data * (1 + (1 << 16) // len(data))
+    try:
+        while sent < most:
+            sent += client.socket.send(many[sent % len(data) :])
+    except TimeoutError:
+        client.socket.settimeout(PATIENCE)
+        return sent
+    raise AssertionError("the server reads on and on")

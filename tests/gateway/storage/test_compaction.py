@@ -1,9 +1,9 @@
+"""Facts that nothing refers to any more leave the log, and everything else stays."""
+
 from __future__ import annotations
 
-import shutil
-import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,78 +15,28 @@ from hypothesis import strategies as st
 from gateway.core.message import Message, Peer
 from gateway.fact_cache import GatewayFactCache
 from gateway.storage import compaction as compaction_module
-from gateway.storage import fact_index as fact_index_module
 from gateway.storage import index as index_module
 from gateway.storage.archive import export, verify
 from gateway.storage.compaction import Compaction
-from gateway.storage.facts import Lifetimes
-from gateway.storage.file_lines import lines_backward
 from gateway.storage.importing import import_log
 from gateway.storage.layout import Layout
-from gateway.storage.log import SealPolicy
-from gateway.storage.record import Fact, decode
-from gateway.storage.retention import Retention
-from gateway.storage.segments import Segments, parse_header
+from gateway.storage.segments import parse_header
 from tests.still import PATIENCE
 
 if TYPE_CHECKING:
     from tests.conftest import Core
-
-EACH = SealPolicy(bytes=1)  # a segment for each batch
-
-MakeCore = Callable[..., "Core"]
-
-
-def retention(core: Core, *, slack: int = 1, **keep: int) -> Retention:
-    memory = GatewayFactCache(core.bus, ())
-    compaction = Compaction(core.segments, core.index, Lifetimes(core.rules), memory, core.posted.put)
-    return core.retention(compaction, slack, **keep)
-
-
-def run(core: Core, retention: Retention) -> None:
-    """One tick, and all it brings about."""
-    retention.tick()
-    core.until(lambda: not retention._busy and not retention.compacting)
-    core.settle()
-
-
-def names(core: Core) -> list[str]:
-    return sorted(path.name for path in (core.data / "log").iterdir())
-
-
-def size(core: Core) -> int:
-    return sum(path.stat().st_size for path in (core.data / "log").iterdir())
-
-
-def entries(directory: Path) -> list[Message | Fact]:
-    out = BytesIO()
-    assert export(directory, out).faults == []
-    return [decode(line) for line in out.getvalue().splitlines(keepends=True)]
-
-
-def facts(core: Core) -> list[Fact]:
-    return [entry for entry in entries(core.data / "log") if isinstance(entry, Fact)]
-
-
-def tables(core: Core) -> dict[str, list[Any]]:
-    """What the index says, but for offsets: those of the front are found by searching."""
-    return {
-        "records": core.index.rows("SELECT seq, channel, sender, at, parent FROM records ORDER BY seq"),
-        **{
-            table: core.index.rows(f"SELECT * FROM {table} ORDER BY 1")
-            for table in ("ids", "aliases", "channels", "peers", "meta")
-        },
-    }
-
-
-def churn(core: Core, *numbers: int) -> None:
-    """Channels and peers come, say something, and go."""
-    for number in numbers:
-        who = core.peers.identity("toy", f"peer {number}", "a name " * 20)
-        core.say(b'"hello"', channel=f"channel {number}", sender=who)
-        core.channels.close(f"channel {number}")
-    core.settle()
-    core.clock.now += 1_000
+from tests.gateway.storage.compactions import (
+    EACH,
+    MakeCore,
+    churn,
+    entries,
+    facts,
+    names,
+    retention,
+    run,
+    same_when_made_anew,
+    size,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -197,84 +147,6 @@ def test_what_is_said_meanwhile_keeps_what_it_needs(core: Core, monkeypatch: pyt
     same_when_made_anew(core)
 
 
-def same_when_made_anew(core: Core) -> None:
-    before = tables(core)
-    core.index.rebuild()
-    core.drain()
-    assert tables(core) == before | {"meta": tables(core)["meta"]}
-
-
-STEPS = ["_exclude_in_use", "_remove_from_index", "_release", "_write", "_finish", "rename", "use", "unlink", "finish"]
-
-
-@pytest.mark.parametrize("rebuild", [False, True])
-@pytest.mark.parametrize("step", STEPS)
-def test_a_kill_at_each_step_leaves_one_state_or_the_other(
-    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, step: str, rebuild: bool
-) -> None:
-    """The files are copied as they are when the step is about to happen; a gateway that starts with them goes on."""
-    core = make_core(sealing=EACH)
-    for number in range(3):
-        churn(core, number)
-    core.say(b'"today"', channel="kept")
-    core.settle()
-    run(core, retention(core, age=1, slack=1 << 40))
-    old = entries_but_messages(core.data)
-    owner, name = {
-        "rename": (Path, "rename"),
-        "use": (Segments, "use_front"),
-        "unlink": (Path, "unlink"),
-        "finish": (core.index.facts, "finish"),
-    }.get(step, (Compaction, step))
-    with monkeypatch.context() as patched:
-        copies = copy_before(core, patched, owner, name)
-        run(core, retention(core, age=1))
-    assert core.disk_faults == []
-    new = entries_but_messages(core.data)
-    assert old != new
-    assert copies
-    for place, copy in enumerate(copies):
-        if rebuild:
-            (copy / "index.sqlite").unlink(missing_ok=True)
-        check_one_state(core, copy, old, new, place)
-
-
-def copy_before(core: Core, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Path]:
-    copies: list[Path] = []
-    real = getattr(owner, name)
-
-    def copying(*arguments: Any, **options: Any) -> Any:
-        copy = core.data.parent / f"copy {len(copies)}"
-        copies.append(copy)
-        shutil.copytree(core.data, copy)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(owner, name, copying)
-    return copies
-
-
-def entries_but_messages(data: Path) -> list[tuple[int, str]]:
-    return [(entry.seq, entry.kind) for entry in entries(data / "log") if isinstance(entry, Fact)]
-
-
-def check_one_state(core: Core, data: Path, old: Any, new: Any, place: int) -> None:
-    again = type(core)(data, sealing=EACH).start()
-    try:
-        assert verify(data / "log").faults == [], place
-        found = entries_but_messages(data)
-        assert found in (old, new), place
-        same_when_made_anew(again)
-        again.clock.now = core.clock.now
-        run(again, retention(again, age=1))
-        run(again, retention(again, age=1))
-        assert again.disk_faults == []
-        left = names(again)
-        assert len([name for name in left if "facts" in name]) == 1
-        assert not [name for name in left if name.startswith(".retire")]
-    finally:
-        again.stop()
-
-
 def test_messages_are_retired_while_facts_are_compacted(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         churn(core, number)
@@ -356,166 +228,6 @@ def test_what_was_exported_after_a_compaction_is_imported_as_it_is(core: Core, t
     assert verify(tmp_path / "new" / "log").faults == []
     export(tmp_path / "new" / "log", again)
     assert again.getvalue() == out.getvalue()
-
-
-def test_facts_of_a_compaction_that_fails_are_there_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(3):
-        churn(core, number)
-    core.say(b'"today"')
-    core.settle()
-    run(core, retention(core, age=1, slack=1 << 40))
-    before = tables(core)
-
-    def fail(*_arguments: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(compaction_module, "sync_directory", fail)
-        patched.setattr(Path, "rename", fail)
-        run(core, retention(core, age=1))
-    assert len(core.disk_faults) == 1
-    assert tables(core) == before | {"meta": tables(core)["meta"]}
-    run(core, retention(core, age=1))
-    assert Layout.read(core.data / "log").front is not None
-    same_when_made_anew(core)
-
-
-def forgettable(core: Core) -> None:
-    """Make a log whose compaction lets go of somebody."""
-    churn(core, 1)
-    core.clock.now += 10_000
-    core.say(b'"today"')
-    core.settle()
-    run(core, retention(core, age=1, slack=1 << 40))
-
-
-def fail(*_arguments: Any) -> None:
-    raise OSError(5, "Input/output error")
-
-
-def test_a_front_counts_from_its_name_on_whatever_fails_then(
-    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever speaks after its name could not be synced is known, be the front there or not after a crash."""
-    core = make_core(sealing=EACH)
-    forgettable(core)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(compaction_module, "sync_directory", fail)
-        run(core, retention(core, age=1))
-    assert len(core.disk_faults) == 1
-    who = core.peers.identity("toy", "peer 1")
-    core.say(sender=who, channel="channel 1")
-    core.settle()
-    again = make_core(sealing=EACH)
-    assert again.index.peer("toy", "peer 1") == who
-    same_when_made_anew(again)
-
-
-def test_files_that_could_not_be_removed_go_with_the_next_compaction(
-    core: Core, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forgettable(core)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "unlink", fail)
-        run(core, retention(core, age=1))
-    assert len(core.disk_faults) == 1
-    same_when_made_anew(core)
-    forgettable(core)
-    run(core, retention(core, age=1))
-    assert len([name for name in names(core) if "facts" in name]) == 1
-
-
-def test_a_mending_that_fails_is_tried_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    forgettable(core)
-    before = tables(core)
-    repair = core.index.facts.repair
-    failures = [OSError(24, "Too many open files"), sqlite3.OperationalError("disk I/O error")]
-
-    def failing() -> None:
-        if failures:
-            raise failures.pop()
-        repair()
-
-    def fail(*_arguments: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(index_module, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(core.index.facts, "repair", failing)
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", fail)
-        run(core, retention(core, age=1))
-    assert tables(core) == before | {"meta": tables(core)["meta"]}
-    core.say(b'"more"')
-    core.settle()
-    assert core.index.history("lobby")[-1].content == b'"more"'
-    assert core.index.trouble is None
-
-
-def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    forgettable(core)
-    before, found = tables(core), list[Any]()
-
-    def once(files: Sequence[Path]) -> Iterator[bytes]:
-        found.append(core.index.rows("SELECT min(seq) FROM records"))
-        if len(found) == 1:
-            raise OSError(24, "Too many open files")
-        return lines_backward(files)
-
-    def fail(*_arguments: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(index_module, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(fact_index_module, "BATCH_FACTS", 2)
-    monkeypatch.setattr(fact_index_module, "lines_backward", once)
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", fail)
-        run(core, retention(core, age=1))
-    core.until(lambda: core.index.trouble is None and len(found) > 1)
-    core.settle()
-    assert found[:2] == [[(1,)]] * 2
-    assert tables(core) == before | {"meta": tables(core)["meta"]}
-
-
-@pytest.mark.parametrize("step", ["_remove_from_index", "_write", "finish"])
-def test_an_index_that_is_older_than_the_front_is_made_anew(
-    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    """As a power cut leaves it: what the log says is on disk at once, what the index says a while later."""
-    core = make_core(sealing=EACH)
-    forgettable(core)
-    owner: Any = core.index.facts if step == "finish" else Compaction
-    with monkeypatch.context() as patched:
-        copies = copy_before(core, patched, owner, step)
-        run(core, retention(core, age=1))
-    core.stop()
-    copy = copies[0]
-    for name in ("index.sqlite", "index.sqlite-wal", "index.sqlite-shm"):
-        (core.data / name).unlink(missing_ok=True)
-        if (copy / name).exists():
-            shutil.copy(copy / name, core.data / name)
-    again = make_core(sealing=EACH)
-    assert again.index.peer("toy", "peer 1") is None
-    same_when_made_anew(again)
-    assert bool(again.disk_faults) == (step == "_remove_from_index")
-
-
-def test_an_index_that_is_made_anew_amid_a_compaction_forgets_what_goes(
-    core: Core, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forgettable(core)
-    write = Compaction._write
-
-    def remaking(compaction: Compaction, *arguments: Any) -> None:
-        core.index.rebuild()
-        write(compaction, *arguments)
-
-    monkeypatch.setattr(Compaction, "_write", remaking)
-    run(core, retention(core, age=1))
-    assert core.disk_faults == []
-    assert core.index.peer("toy", "peer 1") is None
-    same_when_made_anew(core)
 
 
 STEP = st.one_of(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.still import Clock
 
 
-class Desk:
+class LogUnderTest:
     """A log in *directory*, with what it posts and whom it tells."""
 
     def __init__(self, directory: Path, clock: Callable[[], int], sealing: SealPolicy | None = None) -> None:
@@ -53,11 +53,11 @@ class Desk:
 
 
 @pytest.fixture
-def make(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Desk]]:
-    desks: list[Desk] = []
+def make(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., LogUnderTest]]:
+    desks: list[LogUnderTest] = []
 
-    def make(sealing: SealPolicy | None = None) -> Desk:
-        desks.append(Desk(tmp_path / "log", clock, sealing))
+    def make(sealing: SealPolicy | None = None) -> LogUnderTest:
+        desks.append(LogUnderTest(tmp_path / "log", clock, sealing))
         return desks[-1]
 
     yield make
@@ -70,7 +70,7 @@ def lines(directory: Path) -> list[bytes]:
     return [found.data for found in Segments(directory).scan()]
 
 
-def test_what_is_appended_is_on_disk_when_it_is_told(make: Callable[..., Desk], tmp_path: Path) -> None:
+def test_what_is_appended_is_on_disk_when_it_is_told(make: Callable[..., LogUnderTest], tmp_path: Path) -> None:
     desk = make()
     desk.log.start()
     first = desk.say()
@@ -85,7 +85,7 @@ def test_what_is_appended_is_on_disk_when_it_is_told(make: Callable[..., Desk], 
     assert told == [1, -1]  # at once
 
 
-def test_callbacks_come_in_order_of_sequence_after_the_batch(make: Callable[..., Desk]) -> None:
+def test_callbacks_come_in_order_of_sequence_after_the_batch(make: Callable[..., LogUnderTest]) -> None:
     desk = make()
     told: list[int | str] = []
     desk.log.on_synced = lambda _batch: told.append("batch")
@@ -98,7 +98,7 @@ def test_callbacks_come_in_order_of_sequence_after_the_batch(make: Callable[...,
     assert told == ["batch", 1, 2, 3, 3, 4, 5]
 
 
-def test_a_batch_says_where_each_entry_stands(make: Callable[..., Desk]) -> None:
+def test_a_batch_says_where_each_entry_stands(make: Callable[..., LogUnderTest]) -> None:
     desk = make()
     desk.log.start()
     for _ in range(3):
@@ -111,7 +111,9 @@ def test_a_batch_says_where_each_entry_stands(make: Callable[..., Desk]) -> None
         assert parse_header(desk.log.segments.read(entry.seq, offset)) == (entry.seq, entry.time)
 
 
-def test_facts_are_dated_and_time_never_decreases(make: Callable[..., Desk], clock: Clock, tmp_path: Path) -> None:
+def test_facts_are_dated_and_time_never_decreases(
+    make: Callable[..., LogUnderTest], clock: Clock, tmp_path: Path
+) -> None:
     desk = make()
     desk.log.start()
     now = clock.now
@@ -130,14 +132,14 @@ def test_facts_are_dated_and_time_never_decreases(make: Callable[..., Desk], clo
 
 
 @pytest.mark.parametrize("seq", [0, 2, -1])
-def test_only_the_next_sequence_is_taken(make: Callable[..., Desk], seq: int) -> None:
+def test_only_the_next_sequence_is_taken(make: Callable[..., LogUnderTest], seq: int) -> None:
     desk = make()
     with pytest.raises(ValueError, match="comes next"):
         desk.log.append(Message("lobby", Peer(1, "toy"), "toy", b"1", seq=seq))
     assert desk.log.next_seq == 1
 
 
-def test_a_clean_stop_seals_and_the_next_start_goes_on(make: Callable[..., Desk], tmp_path: Path) -> None:
+def test_a_clean_stop_seals_and_the_next_start_goes_on(make: Callable[..., LogUnderTest], tmp_path: Path) -> None:
     desk = make()
     desk.log.start()
     desk.say()
@@ -153,7 +155,7 @@ def test_a_clean_stop_seals_and_the_next_start_goes_on(make: Callable[..., Desk]
     assert sorted(path.name for path in (tmp_path / "log").iterdir())[1] == "00000000000000000003.jsonl"
 
 
-def test_a_stop_without_anything_written_leaves_nothing(make: Callable[..., Desk], tmp_path: Path) -> None:
+def test_a_stop_without_anything_written_leaves_nothing(make: Callable[..., LogUnderTest], tmp_path: Path) -> None:
     desk = make()
     desk.log.start()
     desk.close()
@@ -171,7 +173,9 @@ def test_a_stop_without_anything_written_leaves_nothing(make: Callable[..., Desk
         (SealPolicy(), 0),
     ],
 )
-def test_when_a_segment_is_sealed(make: Callable[..., Desk], tmp_path: Path, sealing: SealPolicy, count: int) -> None:
+def test_when_a_segment_is_sealed(
+    make: Callable[..., LogUnderTest], tmp_path: Path, sealing: SealPolicy, count: int
+) -> None:
     desk = make(sealing)
     desk.log.start()
     for _ in range(3):
@@ -186,7 +190,7 @@ def test_when_a_segment_is_sealed(make: Callable[..., Desk], tmp_path: Path, sea
 
 
 def test_too_much_unsynced_is_congestion_until_there_is_room(
-    make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., LogUnderTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "MAX_UNSYNCED_BYTES", 4000)
     desk = make()
@@ -198,7 +202,7 @@ def test_too_much_unsynced_is_congestion_until_there_is_room(
     assert (desk.log.congested, desk.rooms) == (False, 1)
 
 
-def test_a_log_is_crowded_while_much_waits(make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_crowded_while_much_waits(make: Callable[..., LogUnderTest], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "CROWDED_BYTES", 1000)
     desk = make()
     desk.say(b'"%s"' % (b"x" * 500))
@@ -211,7 +215,7 @@ def test_a_log_is_crowded_while_much_waits(make: Callable[..., Desk], monkeypatc
 
 
 def test_a_log_is_crowded_by_less_where_the_disk_is_slow(
-    make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., LogUnderTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "SLOW_BYTES", 1000)
     desk = make()
@@ -228,7 +232,7 @@ def test_a_log_is_crowded_by_less_where_the_disk_is_slow(
 
 
 def test_a_log_that_fails_says_why_until_it_succeeds(
-    make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., LogUnderTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(log_module, "UNCERTAIN_SECONDS", 0.1)

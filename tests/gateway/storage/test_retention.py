@@ -174,6 +174,10 @@ def test_a_damaged_line_is_reported_when_it_goes(core: Core) -> None:
 STEPS = ["open", "rename", "sync", "prune", "unlink"]
 
 
+def crash(*_arguments: Any, **_options: Any) -> Any:
+    raise OSError("the machine stops here")
+
+
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("rebuild", [False, True])
 def test_a_crash_at_each_step_loses_no_fact(
@@ -185,9 +189,6 @@ def test_a_crash_at_each_step_loses_no_fact(
     core.say(b'"today"')
     core.settle()
     facts = [line for line in lines(core) if is_fact(line)]
-
-    def crash(*_arguments: Any, **_options: Any) -> Any:
-        raise OSError("the machine stops here")
 
     with monkeypatch.context() as patched:
         target: tuple[Any, str] = {

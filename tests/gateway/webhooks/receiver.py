@@ -45,34 +45,7 @@ class Receiver:
         self.answer = answer
         self.got: list[Delivered] = []
         self._changed = threading.Condition()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                got = Delivered(headers, body, self.path, time.monotonic())
-                with receiver._changed:
-                    receiver.got.append(got)
-                    receiver._changed.notify_all()
-                status, more, text = receiver.answer(got)
-                self.send_response(status)
-                size = {} if status == 204 else {"Content-Length": str(1 << 40 if text is None else len(text))}
-                for name, value in (size | more).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                with suppress(OSError):  # the gateway may hang up
-                    while text is None:
-                        self.wfile.write(bytes(1 << 12))
-                        time.sleep(0.001)
-                    self.wfile.write(text)
-
-            def log_message(self, *_: Any) -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # as above
         if context is not None:
             # Each handshake is done by the thread of its request: one that a client leaves undone holds up nobody else.
@@ -102,3 +75,34 @@ class Receiver:
         with self._changed:
             assert self._changed.wait_for(lambda: true(self.got), PATIENCE), [got.content for got in self.got]
             return list(self.got)
+
+
+def handler_of(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
+    """What handles the requests to *receiver*."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            got = Delivered(headers, body, self.path, time.monotonic())
+            with receiver._changed:
+                receiver.got.append(got)
+                receiver._changed.notify_all()
+            status, more, text = receiver.answer(got)
+            self.send_response(status)
+            size = {} if status == 204 else {"Content-Length": str(1 << 40 if text is None else len(text))}
+            for name, value in (size | more).items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):  # the gateway may hang up
+                while text is None:
+                    self.wfile.write(bytes(1 << 12))
+                    time.sleep(0.001)
+                self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    return Handler

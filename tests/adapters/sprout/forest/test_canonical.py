@@ -12,7 +12,7 @@ from adapters.sprout.forest import forest, packets, twig
 from adapters.sprout.forest.canonical import canonical_id
 from adapters.sprout.wire import base64url
 from tests.adapters.sprout.conftest import nodes
-from tests.adapters.sprout.mint.test_reply_signer import cut_behind_the_messages, response
+from tests.adapters.sprout.mint.signed_nodes import cut_behind_the_messages, response
 from tests.adapters.sprout.sessions.node_ids import id_of, ids
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "sprout"

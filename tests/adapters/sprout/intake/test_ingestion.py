@@ -29,7 +29,7 @@ def refused(place: Any) -> dict[str, int]:
     return {reason: count for (_, reason), count in place.gateway.metrics.counts["refused"].items()}
 
 
-class Peer:
+class GrovePeer:
     """A peer with a grove that answers each question as a genuine relay does."""
 
     def __init__(self, line: Any, nodes: list[str]) -> None:
@@ -106,7 +106,7 @@ def forged(author: Any, parent: str) -> str:
 def test_a_thousand_leaves_in_one_announce_bring_their_ancestors(place: Any, lobby: str, alice: Any) -> None:
     tops = [alice.reply(lobby, f"top {number}") for number in range(1000)]
     leaves = [alice.reply(top, "leaf") for top in tops]
-    peer = Peer(place.connect(), [lobby, *tops, *leaves])
+    peer = GrovePeer(place.connect(), [lobby, *tops, *leaves])
     assert peer.announce(*leaves) == "status 77 0"
     assert held(place, tops + leaves) == 2000
     assert max(peer.open) == waiting.MAX_ASKED
@@ -118,7 +118,7 @@ def test_a_thousand_leaves_in_one_announce_bring_their_ancestors(place: Any, lob
 def test_a_deep_thread_comes_in_any_order(place: Any, lobby: str, alice: Any, first: str) -> None:
     nodes = thread(alice, lobby, 3000)
     begin = {"the leaf": nodes[-1:], "the newest": nodes[-1024:], "all, reversed": nodes[:0:-1]}[first]
-    peer = Peer(place.connect(), nodes)
+    peer = GrovePeer(place.connect(), nodes)
     assert peer.announce(*begin) == "status 77 0"
     assert held(place, nodes) == len(nodes)
     assert not refused(place)
@@ -128,7 +128,7 @@ def test_a_deep_thread_comes_in_any_order(place: Any, lobby: str, alice: Any, fi
 def test_deferred_nodes_are_requested_again(place: Any, lobby: str, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "MAX_WAITING", 2)
     replies = [bob.reply(lobby, str(number)) for number in range(100)]
-    peer = Peer(place.connect(), [bob.identity, *replies])
+    peer = GrovePeer(place.connect(), [bob.identity, *replies])
     assert peer.announce(*replies) == "status 77 0"
     assert held(place, replies) == 100
 
@@ -295,7 +295,7 @@ def test_a_damaged_parent_is_requested_and_logged_again(
     whole = top.partition(" ")[2].encode()
     segment.write_bytes(segment.read_bytes().replace(whole, whole.swapcase()))
     place, leaf = make_place(), alice.reply(top, "leaf")
-    peer = Peer(place.connect(), [lobby, top, leaf])
+    peer = GrovePeer(place.connect(), [lobby, top, leaf])
     assert peer.announce(leaf) == "status 77 0"
     assert sum(peer.open) == 1
     assert held(place, [leaf]) == 1

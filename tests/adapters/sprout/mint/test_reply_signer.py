@@ -1,4 +1,4 @@
-"""What the gateway signs: identities, communities, conversations, and what others say, always the same."""
+"""What the gateway signs: identities, communities, conversations, and what other protocols' peers publish."""
 
 from __future__ import annotations
 
@@ -19,22 +19,13 @@ from adapters.sprout.mint import reply_signer
 from adapters.sprout.mint.keyfile import make_key, read_key
 from adapters.sprout.mint.mint import display_name
 from adapters.sprout.wire import base64url
-from adapters.sprout.wire.codec import NodeLine
 from gateway.core.message import Peer
 from gateway.storage import index
 from tests.adapters.sprout.conftest import nodes, pairs
+from tests.adapters.sprout.mint.signed_nodes import response
 from tests.still import PATIENCE
 
 DAY = 86_400_000
-
-
-def response(text: str) -> str:
-    """The responses alone: a connection also hears of identities that are minted on its account."""
-    found, lines = [], iter(text.splitlines())
-    for line in lines:
-        if line.startswith("response"):
-            found += [line, *(next(lines) for _ in range(int(line.split(" ")[2])))]
-    return "\n".join(found)
 
 
 def test_a_channel_becomes_a_community_of_the_gateways(place: Any, community: str) -> None:
@@ -279,132 +270,6 @@ def test_nothing_is_signed_before_it_is_needed(place: Any, community: str, monke
     assert not signed
     place.connect().ask(f"leaves_of 1 {community} 5\n")
     assert len(signed) == 1 + 1 + 5, "an identity, a conversation, and what was asked for"
-
-
-# Always the same
-
-
-def said_before(place: Any, community: str) -> str:
-    line = place.connect()
-    line.send(f"subscribe 0 {community}\n")
-    toy = place.toy()
-    for n in range(3):
-        toy.say({"n": n})
-    place.settle()
-    return response(line.ask(f"leaves_of 1 {community} 99\nlist 2 0 99\nlist 3 1 99\n"))
-
-
-def asked_again(place: Any, community: str) -> str:
-    return response(place.connect().ask(f"leaves_of 1 {community} 99\nlist 2 0 99\nlist 3 1 99\n"))
-
-
-def forms(place: Any) -> int:
-    return sum(b'"kind":"form"' in line.data for line in place.gateway.log.segments.scan())
-
-
-def test_a_restart_changes_nothing_and_logs_nothing(make_place: Callable[..., Any], place: Any, community: str) -> None:
-    before, logged = said_before(place, community), forms(place)
-    assert logged == 3
-    again = make_place()
-    assert asked_again(again, community) == before
-    assert forms(again) == logged
-
-
-def test_rebuilding_the_index_signs_nothing(
-    make_place: Callable[..., Any], place: Any, community: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = said_before(place, community)
-    place.stop()
-    for file in place.gateway.settings.data.glob("index.sqlite*"):
-        file.unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(SecretKey, "sign", None)
-        again = make_place()
-        again.settle()
-    assert asked_again(again, community) == before
-
-
-def cut_behind_the_messages(place: Any) -> None:
-    """Stop; the disk has lost everything behind the last message."""
-    place.stop()
-    (segment,) = (place.gateway.settings.data / "log").glob("*.jsonl")
-    lines = segment.read_bytes().splitlines(keepends=True)
-    last = max(n for n, line in enumerate(lines) if b'"kind":"message"' in line)
-    first_lost = next(n for n, line in enumerate(lines) if b'"kind":"entity"' in line and b'"what":"peer' in line)
-    assert first_lost > last, "the facts come behind the messages"
-    segment.write_bytes(b"".join(lines[: last + 1]))
-    for file in place.gateway.settings.data.glob("index.sqlite*"):
-        file.unlink()
-
-
-def test_nodes_are_signed_identically_after_their_facts_were_lost(
-    make_place: Callable[..., Any], place: Any, community: str
-) -> None:
-    """A crash right behind the messages: neither identity nor conversation nor community nor form is on disk."""
-    before = said_before(place, community)
-    cut_behind_the_messages(place)
-    again = make_place()
-    assert asked_again(again, community) == before
-    assert asked_again(again, community) == before
-
-
-def test_lost_nodes_are_recovered_from_peers(
-    make_place: Callable[..., Any], place: Any, community: str, announce: Any
-) -> None:
-    """A crash, as above; the client announces what it holds before anybody needs any of it."""
-    toy, ear = place.toy(), place.connect()
-    place.bus.bind(toy, place.bus.peers.identity("toy", "somebody"))
-    ear.send(f"subscribe 0 {community}\n")
-    for n in range(3):
-        toy.say(n)
-    place.settle()
-    questions = f"leaves_of 1 {community} 9\nlist 2 0 9\nlist 3 2 9\n"
-    lost = [line for line in ear.read().splitlines() if line.startswith("SHA512")]
-    replies = [line.split(" ")[0] for line in lost[1:]]
-    conversation = response(place.connect().ask(f"ancestry 1 {replies[0]} 1\n")).splitlines()[1]
-    questions += f"leaves_of 4 {conversation.split(' ')[0]} 9\nancestry 5 {replies[2]} 9\n"
-    before = response(place.connect().ask(questions))
-    cut_behind_the_messages(place)
-    again = make_place()
-    client = again.connect()
-    client.send(f"subscribe 0 {community}\n")
-    assert announce(client, lost[0], conversation, *lost[1:]).endswith("status 77 0\n")
-    assert response(again.connect().ask(questions)) == before
-    toy = again.toy()
-    again.bus.bind(toy, again.bus.peers.identity("toy", "somebody"))
-    toy.say(4)
-    toy.say(5)
-    again.settle()
-    assert [type(node) for _, node, _ in nodes(client.read())] == [Reply, Reply], "its author is known"
-
-
-def test_a_node_with_another_id_than_before_is_a_fault(
-    make_place: Callable[..., Any], place: Any, community: str
-) -> None:
-    message = place.toy().say({"n": 1})
-    place.store.log_form(
-        message.seq, NodeLine("SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", bytes(60), b"")
-    )
-    place.settle()
-    again = make_place()
-    assert response(again.connect().ask(f"leaves_of 1 {community} 1\n")) == "response 1 0"
-    assert again.gateway.metrics.counts["faults"]["form",] == 2, "looked for, and once more"
-
-
-def test_nodes_signed_at_the_same_time_keep_their_order(place: Any, ear: Any) -> None:
-    toy = place.toy()
-    first = toy.say({"content": "0"})
-    place.settle()
-    said = [first, *(toy.say({"content": str(n)}, parent=first.id if n % 3 == 0 else None) for n in range(1, 30))]
-    thread = [said[7]]
-    for n in range(10):
-        thread.append(toy.say(n, parent=thread[-1].id))
-    place.settle()
-    heard = [(id, node) for id, node, _ in nodes(ear.read()) if isinstance(node, Reply)]
-    origins = [pairs(node)["origin/1"].decode() for _, node in heard]
-    assert origins == [message.id for message in (*said, *thread[1:])]
-    ids = {origin: id for origin, (id, _) in zip(origins, heard, strict=True)}
-    assert [node.parent for _, node in heard[-10:]] == [ids[message.id] for message in thread[:-1]]
 
 
 def test_a_node_that_cannot_be_signed_delays_nothing(place: Any, ear: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from adapters.sprout.mint.signing import PendingNode, SigningJob, SigningPool
 from adapters.sprout.wire.codec import NodeLine
 
 
-class Desk:
+class ManualWorker:
     """The worker's queue of a gateway, worked off when a test says so."""
 
     def __init__(self) -> None:
@@ -36,9 +36,9 @@ class Desk:
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+def desk(monkeypatch: pytest.MonkeyPatch) -> ManualWorker:
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    return Desk()
+    return ManualWorker()
 
 
 def _number(number: int) -> bytes:
@@ -49,7 +49,7 @@ def fail() -> bytes:
     raise ValueError("no such key")
 
 
-def test_waiting_nodes_are_signed_in_batches_and_in_order(desk: Desk) -> None:
+def test_waiting_nodes_are_signed_in_batches_and_in_order(desk: ManualWorker) -> None:
     begun, go = Event(), Event()
 
     def first() -> bytes:
@@ -81,7 +81,7 @@ def made_at(made: list[PendingNode], raw: bytes) -> int:
     return next(place for place, each in enumerate(made) if each.id == id)
 
 
-def test_a_node_is_signed_after_those_it_refers_to(desk: Desk) -> None:
+def test_a_node_is_signed_after_those_it_refers_to(desk: ManualWorker) -> None:
     parent, child = PendingNode(), PendingNode()
     desk.signing.submit(parent, SigningJob(lambda: b"parent", True), lambda _: None)
     desk.signing.submit(child, SigningJob(lambda: b"below " + parent.id.encode(), bool(parent.id)), lambda _: None)

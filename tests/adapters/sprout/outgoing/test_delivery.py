@@ -15,7 +15,7 @@ from adapters.sprout.wire import base64url
 from gateway.core.message import Message, PendingForm
 
 
-class Line(PendingForm):
+class PendingLine(PendingForm):
     """A line that is made when the test says so."""
 
     number = -1
@@ -25,10 +25,10 @@ class SigningJob:
     """Makes lines, and keeps them."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[PendingLine] = []
 
-    def __call__(self, _message: Message) -> Line:
-        self.lines.append(Line())
+    def __call__(self, _message: Message) -> PendingLine:
+        self.lines.append(PendingLine())
         return self.lines[-1]
 
 
@@ -137,7 +137,7 @@ def test_lines_that_leave_together_are_those_that_leave_one_by_one(
         monkeypatch.setattr(delivery, "MAX_GROUP", group)
         random, toy = Random(seed), place.toy()
         ears = [listen(place, lobby) for _ in range(3)]
-        left = signing.lines = list[Line]()
+        left = signing.lines = list[PendingLine]()
         for n in range(40):
             if (kind := random.randrange(10)) < 4:
                 toy.say(n)

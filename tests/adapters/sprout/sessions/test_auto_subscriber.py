@@ -13,7 +13,7 @@ from adapters.sprout.forest.forest import sign_community
 from adapters.sprout.sessions.auto_subscriber import MAX_FOLLOWED
 from adapters.sprout.wire.codec import MAX_NODES
 
-from .test_peering import id_of, lines, response
+from .peering_lines import id_of, lines, response
 
 
 @pytest.fixture

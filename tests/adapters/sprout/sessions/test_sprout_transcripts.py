@@ -47,7 +47,7 @@ INSTEAD_OF_CLOSING = {
 LEFT_OUT = {"71-fanout": 3}
 
 
-class Said(NamedTuple):
+class SentLine(NamedTuple):
     """A line of a transcript: the connection, `>` to the relay or `<` from it, and what was said."""
 
     connection: str
@@ -55,14 +55,14 @@ class Said(NamedTuple):
     text: str
 
 
-def said(name: str) -> Iterator[Said]:
+def said(name: str) -> Iterator[SentLine]:
     for line in FILES[name].read_text().splitlines()[LEFT_OUT.get(name, 0) and 2 + LEFT_OUT[name] :]:
         if line.endswith("[closed]"):
             continue
         if timed := TIMED.fullmatch(line):
-            yield Said(*timed.groups())
+            yield SentLine(*timed.groups())
         elif line[:1] in "<>" and line:
-            yield Said("", line[0], line[2:])
+            yield SentLine("", line[0], line[2:])
 
 
 class Replay:

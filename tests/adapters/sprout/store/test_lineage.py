@@ -15,7 +15,7 @@ from adapters.sprout.forest.validate import validate
 from adapters.sprout.store.lineage import MAX_CLIMB
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import MAX_NODES
-from tests.adapters.sprout.sessions.test_peering import dial, response
+from tests.adapters.sprout.sessions.peering_lines import dial, response
 
 LIFE = 60_000  # ms
 SMALL = {"segment_bytes": 4096, "keep_bytes": 8192}

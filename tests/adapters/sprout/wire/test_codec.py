@@ -1,11 +1,8 @@
-"""The line protocol: both directions, any cut, any bytes, and what genuine peers said."""
+"""The line protocol: both directions, any cut, and any bytes."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +21,6 @@ from adapters.sprout.wire.codec import (
     List,
     Query,
     Response,
-    SproutError,
     Status,
     StatusCode,
     Subscribe,
@@ -33,58 +29,7 @@ from adapters.sprout.wire.codec import (
 )
 from adapters.sprout.wire.parser import Parser
 from gateway.core.errors import ProtocolError
-
-TRANSCRIPTS = sorted((Path(__file__).parents[3] / "vectors/sprout/transcripts").glob("*.txt"))
-TRANSCRIPTS = [path for path in TRANSCRIPTS if path.stem != "60-partial-line"]  # its lines are parts of one
-A = "SHA512_B32__CZMk9Gv5g4GYNAPcdvwkDNITsfYFFsTu95jM5Fe4Ekk"
-B = "SHA512_B32__TlztQX6enWYO3EXlDg1_F6tXOpiSxlGr7nZTNF530lM"
-NULL = "NullHash_B0__"
-
-
-class Refused(NamedTuple):
-    """A `SproutError`, as the peer would see it."""
-
-    id: int
-    status: int
-
-
-Outcome = Frame | Refused | str
-
-
-def outcomes(chunks: Iterable[bytes]) -> list[Outcome]:
-    """Everything a parser says to these chunks: frames, refusals, and whether the framing was lost."""
-    reader, said = Parser(), list[Outcome]()
-    for chunk in chunks:
-        reader.feed(chunk)
-        while True:
-            try:
-                frame = reader.next_frame()
-            except SproutError as error:
-                said.append(Refused(error.message_id, error.status))
-            except ProtocolError as error:
-                return [*said, str(error)]
-            else:
-                if frame is None:
-                    break
-                said.append(frame)
-    return [*said, "the end inside a message"] if reader.in_message else said
-
-
-def announce(lines: list[bytes]) -> bytes:
-    return b"\n".join((b"announce 1 %d" % len(lines), *lines, b""))
-
-
-def typed(said: list[Outcome]) -> list[tuple[type, Outcome]]:
-    """With the types beside them: named tuples of two types can be equal."""
-    return [(type(one), one) for one in said]
-
-
-def answers(data: bytes) -> list[Refused]:
-    """What *data* is answered with; frames that were read count as status 0."""
-    said = outcomes([data])
-    assert not any(isinstance(one, str) for one in said), said
-    return [Refused(one.id, one.status if isinstance(one, Refused) else 0) for one in said if not isinstance(one, str)]
-
+from tests.adapters.sprout.wire.parsing import NULL, A, B, Refused, announce, answers, outcomes, typed
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 quantities = st.integers(0, codec.MAX_QUANTITY)
@@ -357,55 +302,3 @@ def test_an_end_between_messages_is_fine() -> None:
     reader.feed(b"status 1 0\n")
     reader.next_frame()
     assert not reader.in_message
-
-
-# What clients said that the reference closed the connection for, or died of: what we answer instead.
-BETTER: dict[str, list[Refused]] = {
-    "02-version-too-new": [Refused(1, StatusCode.PROTOCOL_TOO_NEW)],
-    "05-version-malformed": [Refused(1, 1)],
-    "06-version-missing-minor": [Refused(1, 1)],
-    "09-extra-field": [Refused(1, 1)],
-    "10-blank-lines-between": [Refused(NO_ID, 1)],
-    "11-id-overflow": [Refused(NO_ID, 1)],
-    "12-unknown-verb": [Refused(NO_ID, 1)],
-    "14-uppercase-verb": [Refused(1, 1)],
-    "19-list-negative": [Refused(1, 1)],
-    "21-list-huge-type": [Refused(1, 1)],
-    "27-query-negative": [Refused(1, 1)],
-    "32-query-path-traversal": [Refused(1, 1)],
-    "45-leaves_of-negative": [Refused(1, 1)],
-    "49-subscribe-bad-id": [Refused(1, 1)],
-    "55-announce-negative": [Refused(1, 1)],
-}
-BAD_NODES = {"56-announce-bad-base64": 1, "57-announce-padded-base64": 1}
-
-
-def conversations(path: Path) -> dict[tuple[str, str], list[bytes]]:
-    """The lines that were sent, by connection and direction; most transcripts have one connection."""
-    lines: dict[tuple[str, str], list[bytes]] = {}
-    for match in re.finditer(r"^(?:\s*[\d.]+ (c\d+) )?([<>]) ?(.*)$", path.read_text(), re.MULTILINE):
-        if match[3] != "[closed]":
-            lines.setdefault((match[1] or "", match[2]), []).append(match[3].encode())
-    return lines
-
-
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_messages_of_genuine_peers_are_parsed(path: Path) -> None:
-    for (_, direction), lines in conversations(path).items():
-        wire = b"".join(line + b"\n" for line in lines)
-        said = outcomes([wire])
-        frames = [one for one in said if not isinstance(one, (Refused, str))]
-        refusals = [one for one in said if isinstance(one, (Refused, str))]
-        unreadable = sum(len(one.unreadable) for one in frames if isinstance(one, (Announce, Response)))
-        assert refusals == (BETTER.get(path.stem, []) if direction == ">" else [])
-        assert unreadable == (BAD_NODES.get(path.stem, 0) if direction == ">" else 0)
-        if not refusals and not unreadable:
-            assert b"".join(map(codec.encode, frames)).split() == wire.split()
-
-
-def test_a_request_in_three_writes_is_one() -> None:
-    assert outcomes([b"ver", b"sion 1 0", b".0\n"]) == [Version(1)]
-
-
-def test_refusals_are_in_the_transcripts() -> None:
-    assert BETTER.keys() | BAD_NODES.keys() <= {path.stem for path in TRANSCRIPTS}

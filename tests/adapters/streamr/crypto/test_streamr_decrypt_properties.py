@@ -44,7 +44,7 @@ EVENTS = st.lists(
 )
 
 
-class World:
+class DecryptingReader:
     """The gateway as a reader, and what it was given and said."""
 
     def __init__(self, path: Path) -> None:
@@ -100,12 +100,12 @@ class World:
 
 
 @contextmanager
-def world() -> Iterator[World]:
+def world() -> Iterator[DecryptingReader]:
     with TemporaryDirectory() as folder, mock.patch.object(decrypt, "RsaPair", return_value=PAIR):
-        yield World(Path(folder) / "keys")
+        yield DecryptingReader(Path(folder) / "keys")
 
 
-def play(events: list[Any], found: World) -> None:
+def play(events: list[Any], found: DecryptingReader) -> None:
     for what, about in events:
         match what:
             case "say":

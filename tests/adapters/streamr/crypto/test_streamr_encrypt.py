@@ -38,7 +38,7 @@ def opened(row: list[Any], key: bytes) -> Any:
     return json.loads(decryptor.update(data[16:]) + decryptor.finalize())
 
 
-class Reader:
+class EncryptionSubscriber:
     """A subscriber, as version 5 of the client is one; it does its own cryptography."""
 
     def __init__(self, broker: Any, publisher: Any) -> None:
@@ -74,7 +74,7 @@ class Reader:
 def test_what_others_say_is_read_with_the_key_that_its_address_gives(
     broker: Any, alice: Any, recovered: Callable[..., str]
 ) -> None:
-    reader, sender = Reader(broker, alice), broker.toy().peer
+    reader, sender = EncryptionSubscriber(broker, alice), broker.toy().peer
     for content in ({"n": 1}, "é🌳"):
         broker.say("s", content, sender=sender)
     first, second = reader.rows()
@@ -87,7 +87,7 @@ def test_what_others_say_is_read_with_the_key_that_its_address_gives(
 
 
 def test_all_senders_of_a_stream_have_one_key_a_day(broker: Any, alice: Any) -> None:
-    reader = Reader(broker, alice)
+    reader = EncryptionSubscriber(broker, alice)
     broker.say("s", 1)
     broker.say("s", 2)
     broker.clock.now += DAY
@@ -102,7 +102,7 @@ def test_all_senders_of_a_stream_have_one_key_a_day(broker: Any, alice: Any) -> 
 def test_keys_are_for_those_who_may_subscribe(make_broker: Callable[..., Any], alice: Any, bob: Any) -> None:
     grants = {f"streamr:{alice.address}": ("subscribe:s",), f"streamr:{bob.address}": ("subscribe:t",)}
     broker = make_broker(streams=STREAMS, grants=grants)
-    reader, stranger = Reader(broker, alice), Reader(broker, bob)
+    reader, stranger = EncryptionSubscriber(broker, alice), EncryptionSubscriber(broker, bob)
     broker.say("s", 1)
     (row,) = reader.rows()
     assert stranger.rows() == []
@@ -120,7 +120,7 @@ def test_keys_are_for_those_who_may_subscribe(make_broker: Callable[..., Any], a
     ],
 )
 def test_what_cannot_be_given_is_refused(broker: Any, alice: Any, content: list[Any], code: str) -> None:
-    reader = Reader(broker, alice)
+    reader = EncryptionSubscriber(broker, alice)
     broker.say("s", 1)
     (row,) = reader.rows()
     content = [*content[:3], [row[6] if id == "KEY" else id for id in content[3]]]
@@ -132,7 +132,7 @@ def test_what_cannot_be_given_is_refused(broker: Any, alice: Any, content: list[
 
 
 def test_of_several_keys_those_that_there_are_are_given_and_the_others_refused(broker: Any, alice: Any) -> None:
-    reader = Reader(broker, alice)
+    reader = EncryptionSubscriber(broker, alice)
     broker.say("s", 1)
     (row,) = reader.rows()
     refusal, response = reader.ask(row[1][4], ["r", "s", PEM, ["x", row[6], "y"]])
@@ -142,7 +142,7 @@ def test_of_several_keys_those_that_there_are_are_given_and_the_others_refused(b
 
 
 def test_who_asks_somebody_else_or_nonsense_gets_nothing(broker: Any, alice: Any, bob: Any) -> None:
-    reader = Reader(broker, alice)
+    reader = EncryptionSubscriber(broker, alice)
     broker.say("s", 1)
     (row,) = reader.rows()
     assert reader.ask(bob.address, ["r", "s", PEM, [row[6]]]) == []
@@ -153,7 +153,7 @@ def test_who_asks_somebody_else_or_nonsense_gets_nothing(broker: Any, alice: Any
 
 
 def test_requests_in_the_worker_are_bounded(broker: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = Reader(broker, alice)
+    reader = EncryptionSubscriber(broker, alice)
     broker.say("s", 1)
     (row,) = reader.rows()
     monkeypatch.setattr(encrypt, "MAX_PENDING_RESPONSES", 0)
@@ -161,7 +161,7 @@ def test_requests_in_the_worker_are_bounded(broker: Any, alice: Any, monkeypatch
 
 
 def test_version_31_asks_for_the_key_in_use(broker: Any, alice: Any) -> None:
-    reader = Reader(broker, alice)
+    reader = EncryptionSubscriber(broker, alice)
     broker.say("s", {"n": 1})
     (row,) = reader.rows()
     (response,) = reader.ask(row[1][4], {"requestId": "r", "streamId": "s", "publicKey": PEM})
@@ -174,7 +174,7 @@ def test_version_31_asks_for_the_key_in_use(broker: Any, alice: Any) -> None:
 
 def test_after_a_restart_the_same_bytes_and_the_same_key(make_broker: Callable[..., Any], alice: Any) -> None:
     first = make_broker(streams=STREAMS)
-    reader = Reader(first, alice)
+    reader = EncryptionSubscriber(first, alice)
     said = first.say("s", {"n": 1})
     (row,) = reader.rows()
     first.core.settle()
@@ -183,7 +183,7 @@ def test_after_a_restart_the_same_bytes_and_the_same_key(make_broker: Callable[.
     found = again.core.index.message(said.id)
     frame = again.adapter.form(found, "streamr/2/32")
     assert json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode() in frame
-    assert opened(row, Reader(again, alice).key(row[1][4], row[6])) == {"n": 1}
+    assert opened(row, EncryptionSubscriber(again, alice).key(row[1][4], row[6])) == {"n": 1}
 
 
 def test_what_was_late_is_encrypted_too(broker: Any, alice: Any) -> None:
@@ -191,7 +191,12 @@ def test_what_was_late_is_encrypted_too(broker: Any, alice: Any) -> None:
     assert message.refs["streamr"][2:] == [None, None, broker.clock() // DAY]
     row = broker.adapter.bridge_signer.sign(message)
     assert row.encryption_type == 2
-    assert opened(json.loads(row.encode(32)), Reader(broker, alice).key(row.id.publisher_id, row.group_key_id)) == 1
+    assert (
+        opened(
+            json.loads(row.encode(32)), EncryptionSubscriber(broker, alice).key(row.id.publisher_id, row.group_key_id)
+        )
+        == 1
+    )
 
 
 def test_a_content_that_has_no_room_once_it_is_encrypted_is_undelivered(

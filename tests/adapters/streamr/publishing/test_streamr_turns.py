@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from adapters.streamr.sessions.session import StreamrSession
 from gateway.core.message import Message
 from tests.adapters.streamr.conftest import Broker, Publisher, unsigned
-from tests.adapters.streamr.publishing.test_streamr_runs import HEARD, Room, frames, says
+from tests.adapters.streamr.publishing.run_messages import HEARD, RunBroker, frames, says
 
 Read = tuple[int | None, list[Any]]  # what one read brings on which connection; None: the turn of the loop ends
 
@@ -42,7 +42,7 @@ class Turns:
 def after_turns(limit: int, reads: Sequence[Read], *, gathers: bool) -> Any:
     """What is logged on each channel, and what everybody was told there and answered, once several spoke."""
     with TemporaryDirectory() as data:
-        room = Room(Path(data), limit, together=False)
+        room = RunBroker(Path(data), limit, together=False)
         try:
             broker, turns = room.broker, Turns(room.broker, gathers=gathers)
             speakers = [room.speaker, broker.open(), broker.open()]
@@ -61,7 +61,7 @@ def after_turns(limit: int, reads: Sequence[Read], *, gathers: bool) -> Any:
             room.close()
 
 
-def _logged(room: Room) -> Any:
+def _logged(room: RunBroker) -> Any:
     assert [entry.seq for entry in room.logged] == sorted(entry.seq for entry in room.logged)
     messages = [entry for entry in room.logged if isinstance(entry, Message)]
     assert all(room.core.ids.seq(m.id) == m.seq for m in messages)

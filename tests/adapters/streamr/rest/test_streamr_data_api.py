@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import anyio
-import httpx
 import pytest
 
-from adapters.streamr.rest import data_routes
 from adapters.streamr.rest.data_api import NO_BODY, NO_END, NO_OFFSETS
-from gateway.access.auth import ApiKey, digest
-from gateway.access.limits import Limits, Rate, Throttle
-from gateway.core import answer_scheduler
-from gateway.http import paced
+from tests.adapters.streamr.rest.conftest import LAST, Caller, stored
 
 ORACLE = json.loads((Path(__file__).parents[3] / "vectors" / "streamr" / "broker20-oracle.json").read_text())["rest"]
 THEIRS = "0x2c7536E3605D9C16a7a3D7b1898e529396a65c23"  # the user of the oracle's token
 NOW = 1_795_236_890_386  # the oracle's last message
-LAST = "/streams/s/data/partitions/0/last"
-Caller = Callable[..., httpx.Response]
-
-
-@pytest.fixture
-def call(broker: Any, make_caller: Callable[[Any], Caller]) -> Caller:
-    return make_caller(broker)
-
-
-def stored(call: Caller, query: str = "from?fromTimestamp=0", stream: str = "s") -> list[Any]:
-    answer = call("GET", f"/streams/{stream}/data/partitions/0/{query}")
-    assert answer.status_code == 200, answer.text
-    return list(answer.json())
 
 
 # The reference
@@ -324,143 +303,3 @@ def test_ids_come_encoded_or_with_bare_slashes(call: Caller) -> None:
     for path in ("/streams/my/stream/data", "/streams/my%2Fstream/data"):
         assert call("POST", path, content="1").status_code == 200
     assert len(stored(call, stream="my/stream")) == len(stored(call, stream="my%2Fstream")) == 2
-
-
-# Rights
-
-
-def test_rights_decide_who_says_and_who_reads(make_broker: Any, make_caller: Any, alice: Any, bob: Any) -> None:
-    broker = make_broker(
-        grants={f"streamr:{alice.address}": ("publish:s",), f"streamr:{bob.address}": ("history:s",)},
-        keys=(ApiKey("machine", digest("trellis_machine")),),
-    )
-    call = make_caller(broker)
-    writer, reader = broker.token(alice), broker.token(bob)
-    denied = {"error": "Authentication failed."}
-    assert call("POST", "/streams/s/data", writer, content="1").status_code == 200
-    assert call("POST", "/streams/s/data", "trellis_machine", content="2").status_code == 200
-    derived = "0x" + sha256(b"machine").hexdigest()
-    path = f"/streams/s/data?address={derived}"
-    assert call("POST", path, writer, content="3").status_code == 400
-    assert call("POST", path, "trellis_machine", content="3").status_code == 200
-    assert [m.sender.identity for m in broker.core.index.history("s")][1:] == ["machine"] * 2
-    assert call("POST", "/streams/s/data", reader, content="3").json() == denied
-    assert call("POST", "/streams/s/data", content="3").status_code == 403
-    for path in (LAST, "/streams/s/metadata/partitions/0", "/streams/s/storage/partitions/0"):
-        assert call("GET", path, reader).status_code == 200
-        assert call("GET", path, writer).json() == denied
-        assert call("GET", path).status_code == 403
-        lost = call("GET", path, "a token of yesterday")
-        assert (lost.status_code, lost.json()) == (401, denied), "so that clients log in again"
-
-
-@pytest.mark.parametrize("header", ["Basic abc", "Bearer", "Bearer ", "abc"])
-def test_a_header_without_a_token_is_malformed(call: Caller, header: str) -> None:
-    refused = call("GET", LAST, headers={"Authorization": header})
-    assert refused.status_code == 400
-    assert refused.json() == {"error": data_routes.MALFORMED_HEADER}
-
-
-def test_who_asks_too_much_waits(broker: Any, make_caller: Any) -> None:
-    broker.bus.throttle = Throttle(Limits(channel=Rate(rate=0.5, burst=1)), lambda: 0.0)
-    call = make_caller(broker)
-    assert call("GET", LAST).status_code == 200
-    refused = call("GET", LAST)
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-    assert "error" in refused.json()
-
-
-# Long answers
-
-
-def test_a_long_answer_comes_in_pieces(call: Caller, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paced, "LOW_WATER", 2_000)
-    for number in range(300):
-        broker.say("s", number)
-    broker.core.settle()
-    assert [found["content"] for found in stored(call)] == list(range(300))
-    assert call("GET", "/streams/s/metadata/partitions/0").json()["totalMessages"] == 300
-
-
-def test_who_reads_no_more_is_waited_for_so_long(
-    call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(paced, "STALLED_SECONDS", 0.05)
-    broker.say("s", "x" * 100_000)
-    sent: list[Any] = []
-
-    async def send(event: Any) -> None:
-        sent.append(event)
-        if len(sent) > 1:
-            await anyio.sleep_forever()
-
-    portal.call(call.run, LAST, send)  # type: ignore[attr-defined]
-    assert [event["type"] for event in sent] == ["http.response.start", "http.response.body"]
-
-
-@pytest.mark.parametrize(
-    ("path", "status"), [(LAST + "?count=9", 200), ("/streams", 200), ("/streams/s/metadata/partitions/0", 401)]
-)
-def test_who_loses_his_key_while_he_reads_is_not_told_the_rest(
-    make_broker: Any, make_caller: Any, portal: Any, monkeypatch: pytest.MonkeyPatch, path: str, status: int
-) -> None:
-    monkeypatch.setattr(paced, "LOW_WATER", 1)
-    broker, sent = make_broker(keys=(ApiKey("machine", digest("trellis_machine")),)), list[Any]()
-    for stream in ["s"] * 9 + [f"{number}" for number in range(200)]:
-        broker.say(stream, "x" * 20_000)
-    broker.core.settle()
-    authenticate = broker.adapter.parts.trust.authenticate
-
-    def ask(*given: Any) -> Any:
-        asked.append(1)
-        if len(asked) == 5:  # it was let in, and has a slice or two
-            broker.access.set_keys([])
-        return authenticate(*given)
-
-    async def send(event: Any) -> None:
-        sent.append(event)
-
-    asked = list[int]()
-    monkeypatch.setattr(broker.adapter.parts.trust, "authenticate", ask)
-    run = make_caller(broker).run
-    portal.call(run, path, send, "trellis_machine")
-    assert sent[0]["status"] == status
-    assert status == 401 or sent[-1]["more_body"], "half an answer must not look whole"
-
-
-def test_head_reads_nothing(call: Caller, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker.say("s", 1)
-    monkeypatch.setattr(broker.adapter.parts.forms, "stream_message", None)
-    answer = call("HEAD", "/streams/s/data/partitions/0/last")
-    assert (answer.status_code, answer.content) == (200, b"")
-    assert answer.headers["content-type"].startswith("application/json")
-    assert call("HEAD", "/streams/s/data/partitions/0/last?count=x").status_code == 400
-
-
-def test_long_answers_need_a_place(call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_scheduler, "MAX_SLOTS_PER_NETWORK", 1)
-    monkeypatch.setattr(answer_scheduler, "MAX_WAITING_PER_NETWORK", 0)
-    broker.say("s", "x" * 100_000)
-    entered: list[httpx.Response] = []
-
-    async def send(event: Any) -> None:
-        if event["type"] == "http.response.body" and not entered:
-            entered.append(await call.inside("GET", "/api/v1" + LAST))  # type: ignore[attr-defined]
-
-    portal.call(call.run, LAST, send)  # type: ignore[attr-defined]
-    assert [(refused.status_code, refused.headers["retry-after"]) for refused in entered] == [(429, "10")]
-    assert len(stored(call)) == 1, "there is room again"
-    assert call("GET", f"{LAST}?format=zzz").status_code == 400
-    assert call("GET", "/streams/s/metadata/partitions/0").json()["totalMessages"] == 1
-
-
-def test_what_cannot_be_read_is_refused_before_it_begins(call: Caller, broker: Any, monkeypatch: Any) -> None:
-    from gateway.core.errors import Unavailable
-
-    def broken(*_arguments: Any) -> Any:
-        raise Unavailable("the index cannot be read")
-
-    monkeypatch.setattr(broker.core.index, "rows", broken)
-    refused = call("GET", LAST)
-    assert refused.status_code == 503
-    assert refused.json() == {"error": "the index cannot be read"}

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 
 from adapters.streamr.rest.core_api import CHANNELS_PER_SLICE, CoreApi, RestCaller
 from gateway.access.auth import ApiKey, digest
-
-Caller = Callable[..., httpx.Response]
-
-
-@pytest.fixture
-def call(broker: Any, make_caller: Callable[[Any], Caller]) -> Caller:
-    return make_caller(broker)
+from tests.adapters.streamr.rest.conftest import Caller
 
 
 @pytest.fixture

@@ -7,27 +7,21 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 
 from gateway.access.auth import ApiKey, digest
 from gateway.access.limits import Limits, Rate, Throttle
 from gateway.access.revocation import Revocation
 from gateway.http import bodies
+from tests.adapters.streamr.rest.conftest import Caller
 
 KEY = "trellis_machine"
-Caller = Callable[..., httpx.Response]
 
 
 @pytest.fixture
 def broker(make_broker: Callable[..., Any]) -> Any:
     """A gateway where everybody may do everything, and administer too."""
     return make_broker(grants={"anonymous": ("*:*", "admin:*")})
-
-
-@pytest.fixture
-def call(broker: Any, make_caller: Callable[[Any], Caller]) -> Caller:
-    return make_caller(broker)
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_any_bytes_are_a_message_that_can_be_written_or_refused(data: bytes | st
 # Nodes
 
 
-class Node:
+class NetworkNode:
     """A connected node, which speaks S2's arrays unless its version is another one."""
 
     def __init__(self, broker: Any, version: str = "", principal: str = "streamr:anonymous", **query: str) -> None:
@@ -190,11 +190,11 @@ class Node:
 
 
 @pytest.fixture(params=["", "5.0.0", "16.1.0"], ids=["array", "object 5", "object 16"])
-def node(request: pytest.FixtureRequest, broker: Any) -> Node:
-    return Node(broker, request.param)
+def node(request: pytest.FixtureRequest, broker: Any) -> NetworkNode:
+    return NetworkNode(broker, request.param)
 
 
-def test_a_wrapped_message_does_what_it_does_unwrapped(broker: Any, node: Node, alice: Any) -> None:
+def test_a_wrapped_message_does_what_it_does_unwrapped(broker: Any, node: NetworkNode, alice: Any) -> None:
     assert node.ask(2, 9, "r", "s", 0, None) == [[2, 2, "r", "s", 0]]
     broker.say("s", {"from": "elsewhere"})
     [told] = [node.unwrap(frame) for frame in node.heard()]
@@ -208,7 +208,7 @@ def test_a_wrapped_message_does_what_it_does_unwrapped(broker: Any, node: Node, 
     assert node.ask(2, 10, "r", "s", 0)[0][1:3] == [7, "r"]
 
 
-def test_a_resend_is_wrapped_message_by_message(broker: Any, node: Node) -> None:
+def test_a_resend_is_wrapped_message_by_message(broker: Any, node: NetworkNode) -> None:
     for number in range(3):
         broker.say("s", number)
     broker.core.settle()
@@ -220,7 +220,7 @@ def test_a_resend_is_wrapped_message_by_message(broker: Any, node: Node) -> None
     assert [answer[3][7] for answer in answers[1:3]] == ["1", "2"]
 
 
-def test_old_versions_are_wrapped_too(broker: Any, node: Node) -> None:
+def test_old_versions_are_wrapped_too(broker: Any, node: NetworkNode) -> None:
     assert node.ask(1, 9, "s", 0, None) == [[1, 2, "s", 0]]
     broker.say("s", 1)
     [told] = [node.unwrap(frame) for frame in node.heard()]
@@ -229,13 +229,13 @@ def test_old_versions_are_wrapped_too(broker: Any, node: Node) -> None:
 
 
 def test_what_the_specification_shows_is_a_subscription(broker: Any) -> None:
-    answer = Node(broker).send(["4.4.3", 4, "sender", [2, 9, "stream-id", 0, "my-session-token"]])
+    answer = NetworkNode(broker).send(["4.4.3", 4, "sender", [2, 9, "stream-id", 0, "my-session-token"]])
     assert answer[0][3][:2] == [2, 2]
     assert answer[0][3][3:] == ["stream-id", 0]
 
 
 def test_this_gateway_keeps_every_partition_that_there_is(broker: Any) -> None:
-    node, url = Node(broker), "wss://gateway.example/network"
+    node, url = NetworkNode(broker), "wss://gateway.example/network"
     assert node.send(["4.4.3", 2, "node", "s"]) == [["4.4.3", 3, "gw", "s", [url]]]
     find: Any = {"version": "13.0.0", "code": 2, "payload": {"streamId": "s", "streamPartition": 0}}
     assert node.send(find) == [
@@ -250,13 +250,13 @@ def test_this_gateway_keeps_every_partition_that_there_is(broker: Any) -> None:
 
 
 def test_the_operator_says_where_nodes_reach_the_gateway(make_broker: Callable[..., Any]) -> None:
-    node = Node(make_broker(url="wss://public.example/network"))
+    node = NetworkNode(make_broker(url="wss://public.example/network"))
     assert node.send(["4.4.3", 2, "node", "s"])[0][4] == ["wss://public.example/network"]
 
 
 def test_what_a_node_says_of_itself_is_shown_until_it_is_gone(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_session, "MAX_STATUS", 16)
-    node = Node(broker)
+    node = NetworkNode(broker)
     number = node.session.peer.number
     assert node.send(["4.4.3", 0, "n1", "fine"]) == []
     shown = {"peer": number, "source": "n1", "version": "4.4.3", "status": "fine"}
@@ -271,7 +271,7 @@ def test_what_a_node_says_of_itself_is_shown_until_it_is_gone(broker: Any, monke
     assert broker.bus.sessions() == []
 
 
-def test_what_is_wrong_is_answered_in_a_wrapper_and_the_node_stays(node: Node) -> None:
+def test_what_is_wrong_is_answered_in_a_wrapper_and_the_node_stays(node: NetworkNode) -> None:
     node.send(node.wrap(2, 9, "r", "s", 0, None))
     assert node.ask(2, 99, "r")[0][1:3] == [7, "r"]
     [refused] = [node.unwrap(frame) for frame in node.send(node.wrap())]
@@ -283,7 +283,7 @@ def test_what_is_wrong_is_answered_in_a_wrapper_and_the_node_stays(node: Node) -
 
 
 def test_who_has_no_wrapper_is_refused_in_the_specifications_form(broker: Any) -> None:
-    node = Node(broker)
+    node = NetworkNode(broker)
     node.send(OLD["wire"]["status"])
     [refused] = node.send(OLD["wire"]["subscribe"])
     assert refused[:3] == ["4.4.3", 4, "gw"]
@@ -301,7 +301,7 @@ def test_who_has_no_wrapper_is_refused_in_the_specifications_form(broker: Any) -
     ids=str,
 )
 def test_a_bad_first_message_is_answered_in_its_own_form(broker: Any, frame: Any, version: str) -> None:
-    node = Node(broker, version)
+    node = NetworkNode(broker, version)
     [answer] = [node.unwrap(refused) for refused in node.send(frame)]
     assert answer[:3] == [2, 7, ""]
     assert answer[3].startswith(("Unsupported ", "Expected "))
@@ -309,20 +309,20 @@ def test_a_bad_first_message_is_answered_in_its_own_form(broker: Any, frame: Any
 
 @pytest.mark.parametrize("frame", [[], ["seven", 0], ["4.4.3", 9], 7, None], ids=str)
 def test_what_is_no_object_is_answered_by_an_array(broker: Any, frame: Any) -> None:
-    node = Node(broker)
+    node = NetworkNode(broker)
     [answer] = [node.unwrap(refused) for refused in node.send(frame)]
     assert answer[:3] == [2, 7, ""]
 
 
 def test_rights_and_tokens_count_as_on_the_other_websocket(make_broker: Callable[..., Any], alice: Any) -> None:
     broker = make_broker(keys=(ApiKey("k", digest("x")),), grants={f"streamr:{alice.address}": ("subscribe:s",)})
-    node = Node(broker)
+    node = NetworkNode(broker)
     assert node.ask(2, 9, "r", "s", 0, None)[0][1] == 7
     assert node.ask(2, 9, "r", "s", 0, broker.token(alice)) == [[2, 2, "r", "s", 0]]
 
 
 def test_who_asks_too_much_is_told_so(broker: Any) -> None:
-    node = Node(broker)
+    node = NetworkNode(broker)
     broker.bus.throttle = Throttle(Limits(peer=Rate(rate=1, burst=1)), lambda: 0.0)
     assert node.send(["4.4.3", 2, "node", "s"])[0][1] == 3
     assert node.unwrap(node.send(["4.4.3", 2, "node", "s"])[0])[4] == "REQUEST_FAILED"
@@ -331,7 +331,7 @@ def test_who_asks_too_much_is_told_so(broker: Any) -> None:
 @given(data=st.lists(frames, max_size=8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_fuzzed_bytes_hurt_the_session(broker: Any, data: list[bytes]) -> None:
-    session = Node(broker).session
+    session = NetworkNode(broker).session
     for frame in data:
         session.receive_data(frame)
         for answer in session.data_to_send():

@@ -25,7 +25,7 @@ NOW = 1_795_240_000_000  # ms, an hour after the keys of the vectors were made
 NAMES = ("lobby", "hall")  # of the channels
 
 
-class House:
+class InProcessGateway:
     """A gateway in a directory, without a loop."""
 
     def __init__(self, data: Path, membership: Membership | None = None) -> None:
@@ -69,9 +69,9 @@ def template() -> Path:
     atexit.register(shutil.rmtree, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "clock", Clock(NOW))
-        house = House(folder)
+        instance = InProcessGateway(folder)
         for name in NAMES:
-            house.gateway.channels.register(name)
-        house.settle(synced=True)
-        house.stop()
+            instance.gateway.channels.register(name)
+        instance.settle(synced=True)
+        instance.stop()
     return folder
