@@ -211,13 +211,13 @@ def crowded(target: Target, seconds: float) -> Report:
     """Connections that join a channel with 200 pages in it, which are told, and then hang up."""
     crowd = [websocket(target, WS) for _ in range(200)]
     for each in crowd:
-        each.say(ask("subscribe", channel="crowded"))
+        each.send(ask("subscribe", channel="crowded"))
     report, deadline = Report(connections=len(crowd)), time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
             raw = websocket(target, RELAY)
-            raw.say(subscribe_relay("crowded"))
-            raw.hear(b"}")
+            raw.send(subscribe_relay("crowded"))
+            raw.receive_until(b"}")
             raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raw.socket.close()
         except OSError:

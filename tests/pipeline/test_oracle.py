@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Row
-from tests.pipeline.faulty_log import log as make_log
 
 from pipeline.jobs import ALL, job
 from pipeline.run import Run
 from pipeline.schemas import BATCHES, MESSAGES, REJECTS, TABLES, TableSpec
+from tests.pipeline.faulty_log import log as make_log
 from tests.pipeline.generate import GATEWAY, write
 from tests.pipeline.oracle import Oracle, Rows
 from tests.pipeline.test_records import by_hand, value_of

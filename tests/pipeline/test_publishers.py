@@ -36,7 +36,9 @@ def message(seq: int, publisher: str) -> tuple[Any, ...]:
 
 
 def node(seq: int, author: str | None) -> tuple[Any, ...]:
-    return row(ARBOR_NODES, gateway_id="g", log_seq=seq, node_id=f"n{seq}", author=author)
+    """A node; an identity names no author."""
+    given = {"type": 0 if author is None else 2, "author": author or "NullHash_B0__"}
+    return row(ARBOR_NODES, gateway_id="g", log_seq=seq, node_id=f"n{seq}", **given)
 
 
 def gap(ts: int, publisher: str, state: str) -> tuple[Any, ...]:

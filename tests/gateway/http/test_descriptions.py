@@ -128,7 +128,7 @@ async def events_about_ops(server: Server, key: str, relay: RelayClient) -> list
     ):
         lines = events.aiter_lines()
         await relay.subscribe("lobby")
-        await relay.say("lobby", {"n": 1})
+        await relay.publish("lobby", {"n": 1})
         async for line in lines:
             if line.startswith("data: ") and (data := json.loads(line[6:])).get("name") == "ops":
                 told.append(("joined", data["protocol"]))

@@ -45,10 +45,10 @@ def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> No
         async with RelayClient(server.http) as relay, RestClient(server.http) as program:
             await relay.subscribe("lobby")
             await program.subscribe("lobby")
-            await relay.say("lobby", {"n": 1})
-            await program.say("lobby", {"n": 2})
-            await program.say("elsewhere", {"n": 2})
-            await program.say("lobby", "x" * 70_000)
+            await relay.publish("lobby", {"n": 1})
+            await program.publish("lobby", {"n": 2})
+            await program.publish("elsewhere", {"n": 2})
+            await program.publish("lobby", "x" * 70_000)
             for _ in range(3):
                 await program.next()
             await relay.next()
@@ -96,21 +96,6 @@ def test_a_report_that_cannot_be_read_is_a_problem(make_local: Any, tmp_path: Pa
     assert (answer.status_code, answer.json()["code"]) == (404, "no-report")
     assert why in answer.json()["detail"]
     assert httpx.get(f"{local.url}/readyz").status_code == 200
-
-
-def test_a_browser_gets_the_page_of_the_report(make_local: Any, tmp_path: Path) -> None:
-    """Whatever is in the file, nothing in it is executed."""
-    local, browser = make_local(warehouse=tmp_path), {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-    assert httpx.get(f"{local.url}/v1/report", headers=browser).json()["code"] == "no-report"
-    (tmp_path / "report.html").write_text("<!doctype html><title>grün</title>")
-    answer = httpx.get(f"{local.url}/v1/report", headers=browser)
-    assert (answer.status_code, answer.text) == (200, "<!doctype html><title>grün</title>")
-    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    assert answer.headers["Vary"] == "Accept"
-    with (tmp_path / "report.html").open("wb") as file:
-        file.truncate((16 << 20) + 1)
-    assert "bytes" in httpx.get(f"{local.url}/v1/report", headers=browser).json()["detail"]
 
 
 def test_a_browser_gets_the_page_of_the_report(make_local: Any, tmp_path: Path) -> None:
