@@ -118,12 +118,16 @@ class Sync:
                 ids = set(map(_id, _parse(bytes(body.data), Wanted).ids))
             places = await self._sets.use(names, partial(_places, ids=ids))
         caller.charge(COST)
-        lines, size, told = list[bytes](), 0, set[bytes]()
+        lines, size, told_size, told = list[bytes](), 0, 0, set[bytes]()
         for count, seq in enumerate(places):
-            if not count % STEP:
+            if size >= MAX_LINES:
+                break
+            if not count % STEP or size - told_size > SHORT_BODY:
+                caller.charge((size - told_size) / SHORT_BODY)
+                told_size = size
                 await anyio.sleep(0)
             message = self.gateway.index.entry(seq)
-            if isinstance(message, Message) and message.channel in names and size < MAX_LINES:
+            if isinstance(message, Message) and message.channel in names:
                 lines.append(line_of(self.gateway, message, told))
                 size += len(lines[-1])
         return Response(b"".join(lines), media_type=NDJSON[0])
