@@ -75,7 +75,6 @@ class HypercornConnection(TCPServer):
                 await super().run()
             except* Exception:  # hypercorn would stop serving everybody
                 logger.exception("a connection failed; the others go on")
-                self.gateway.bus.metrics.count("faults", "request")
             finally:
                 self._leave()
 
