@@ -101,7 +101,7 @@ class Gateway:
         """Open the log and the index, and start everything; *post* runs a call on this thread's loop."""
         ids = MessageIds(int(self.home.gateway_id, 16))
         if self.membership is not None:
-            self.membership.join(self.settings.data)
+            self.membership.join(self.settings.data, partial(self._index_log, post, ids))
         self._open_storage(post, ids)
         self._open_bus(ids)
         self.sequencer: Sequencer = self.membership or LocalSequencer(self.bus, self.log)
@@ -166,9 +166,7 @@ class Gateway:
     def _open_storage(self, post: Post, ids: MessageIds) -> None:
         """Open the log and the index, and make the index agree with the log."""
         segments = Segments(self.settings.data / "log")
-        path, search = self.settings.data / "index.sqlite", self.settings.log.search
-        self.index = Index(path, segments, ids, self.adapters, post, search=search)
-        self.index.on_fault = self.faults.index
+        self.index = self._open_index(segments, post, ids)
         applied = self.index.catch_up()
         for fault in segments.faults:
             self.faults.record(fault)
@@ -181,6 +179,22 @@ class Gateway:
             self.index, segments, post, self.log_clock.now, sealing=sealing, on_fault=self.faults.disk
         )
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
+
+    def _open_index(self, segments: Segments, post: Post, ids: MessageIds) -> Index:
+        path, search = self.settings.data / "index.sqlite", self.settings.log.search
+        index = Index(path, segments, ids, self.adapters, post, search=search)
+        index.on_fault = self.faults.index
+        return index
+
+    def _index_log(self, post: Post, ids: MessageIds) -> None:
+        """Index what the log has, before the gateway starts."""
+        segments = Segments(self.settings.data / "log")
+        index = self._open_index(segments, post, ids)
+        try:
+            index.catch_up()
+        finally:
+            index.close()
+            segments.close()
 
     def _open_retention(self, post: Post) -> None:
         """Set up retention and compaction."""

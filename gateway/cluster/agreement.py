@@ -65,6 +65,10 @@ class Agreement:
         """Tell the terms to all, or to *member*; they answer with their own."""
         self._tell(self._mine(asks=True), member)
 
+    def answer(self, member: str) -> None:
+        """Tell the terms to *member*, which asked for them."""
+        self._tell(self._mine(asks=False), member)
+
     def take_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Ask for the terms of the member that sent *heartbeat* if they differ; older programs send no digest."""
         self._check_version(heartbeat.member, heartbeat.version, heartbeat.speaks, heartbeat.oldest)
@@ -76,7 +80,7 @@ class Agreement:
     def take(self, terms: Terms) -> None:
         """Compare with the *terms* of another member, and answer with ours if it asks."""
         if terms.asks:
-            self._tell(self._mine(asks=False), terms.member)
+            self.answer(terms.member)
         self._check_version(terms.member, terms.version, terms.speaks, terms.oldest)
         theirs = terms.terms
         found = sorted(name for name, mine in self._terms.items() if theirs.get(name, mine) != mine)

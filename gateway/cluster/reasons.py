@@ -8,6 +8,17 @@ TOO_SHORT: Final = (
     "the log ends with record {}, and what the stream has begins with {}: restore a backup of a member that is younger "
     "than seven days (docs/how-to/cluster.md)"
 )
+UNWRITTEN: Final = (
+    "the disk took the log up to record {}, and the stream has {}: see that the disk has room and is sound, and start "
+    "again"
+)
+NAMESAKE: Final = (
+    "another gateway of this cluster is named {}, and was there before: give each a name of its own (cluster.gateway)"
+)
+RESUMED: Final = (
+    "another gateway named {} became a member while this one did not answer: stop one of them, or give each a name of "
+    "its own (cluster.gateway)"
+)
 
 REMOVED: Final = (
     "this gateway was removed from the cluster (`trellis cluster remove`): move its data directory away, and restore a "

@@ -8,10 +8,12 @@ from typing import Any, Protocol
 from gateway.core.bus import Bus
 
 from .agreement import OLDEST, Agreement
+from .batch import name_of
 from .directs import Flaw, SharedDirects
 from .holders import LinkHolders
 from .presence import SharedPresence
-from .roster import MemberInfo, MemberRoster, info_of
+from .reasons import NAMESAKE, RESUMED
+from .roster import SILENT, MemberInfo, MemberRoster, epoch_of, info_of
 from .signals import (
     PROTOCOL,
     AdapterSignal,
@@ -70,6 +72,9 @@ class Signalling:
         mine = state()
         self._me = mine.member
         self.agreement = Agreement(mine.member, mine.version, terms, self.tell, refuse)
+        self._refuse = refuse
+        self._started: float | None = None
+        self._namesake: tuple[str, float] | None = None  # a later gateway with this name, and when it was heard first
         self._presence: SharedPresence | None = None  # until the gateway starts
         self._directs: SharedDirects | None = None
         self._verbs: dict[type[Signal], Callable[[Any], object]] = {
@@ -85,6 +90,7 @@ class Signalling:
         *listen* takes what adapters tell each other, by protocol; it raises `BadSignal` if they cannot use it.
         """
         self._listen = listen
+        self._started = self._clock()
         self._presence = SharedPresence(self._me, bus.presence, self.tell, self._transport.later)
         self._directs = SharedDirects(
             self._me, bus, self.tell, self._clock, self._presence.holders, self.roster.members, flaw
@@ -115,7 +121,9 @@ class Signalling:
         except BadSignal:
             self.bad += 1
             return
-        if signal.member == self._me:
+        if name_of(signal.member) == name_of(self._me):
+            if signal.member != self._me:
+                self._hear_namesake(signal)
             return
         known = isinstance(signal, TurnRequest | Heartbeat | Terms) or self.roster.contains(signal.member)
         if known and (verb := self._verbs.get(type(signal))) is not None:
@@ -161,6 +169,22 @@ class Signalling:
         self.on_heartbeat(heartbeat)
         if self._presence is not None:
             self._presence.take_heartbeat(heartbeat.member, heartbeat.number)
+
+    def _hear_namesake(self, signal: Signal) -> None:
+        """Of two gateways with one name the later one ends, unless it became a member while the other was silent."""
+        if isinstance(signal, Terms) and signal.asks:
+            self.agreement.answer(signal.member)  # so that it learns that this one is there
+        if not isinstance(signal, Terms | Heartbeat):
+            return
+        now = self._clock()
+        if epoch_of(signal.member) < epoch_of(self._me):
+            if self._started is None or now - self._started <= SILENT:
+                self._refuse(NAMESAKE.format(name_of(self._me)))
+        elif isinstance(signal, Heartbeat):
+            if self._namesake is None or self._namesake[0] != signal.member:
+                self._namesake = signal.member, now
+            elif now - self._namesake[1] > SILENT:
+                self._refuse(RESUMED.format(name_of(self._me)))
 
     def _hear_adapter_signal(self, signal: AdapterSignal) -> None:
         try:

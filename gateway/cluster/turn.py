@@ -28,6 +28,7 @@ from .removal import decode_removal
 
 LEASE: Final = 5.0  # seconds without a batch of the holder, after which a waiting member claims the turn; the default
 QUANTUM: Final = 0.01  # seconds that a busy gateway keeps the turn while another one wants it
+WISH: Final = 0.5  # seconds that a wish for the turn counts; who wants it repeats that ten times a second
 MAX_HOLD: Final = 0.05  # the same, while requests that began in this turn are under way
 STALLED: Final = 3.0  # seconds of waiting after which publishers are refused instead of waiting
 MAX_AHEAD: Final = 16 << 20  # bytes that may wait for the stream; beyond it publishers are not read
@@ -113,7 +114,7 @@ class Turn:
         self._next: str | None = None  # to whom the turn is passed when nothing is pending
         self._wanting: float | None = None  # since when
         self._removed: set[str] = set()  # names of gateways for which nobody waits
-        self._wanted: dict[str, None] = {}  # who wants it, first come first
+        self._wanted: dict[str, float] = {}  # who wants it, first come first, and when each said so last
         self._heard = self._begun = clock()
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
 
@@ -142,7 +143,7 @@ class Turn:
     def wanted(self, member: str) -> None:
         """Note that another *member* wants the turn."""
         if member != self.me:
-            self._wanted[member] = None
+            self._wanted[member] = self._clock()
             self._pass_on_if_wanted()
 
     def compare(self, batches: int) -> None:
@@ -159,8 +160,13 @@ class Turn:
         """Give the turn up for good; return whether everything is in the stream, else call it again later."""
         self.pinned = False
         if self.acting:
-            self._pass(next(iter(self._wanted), NOBODY))
+            self._pass(self._first_wanting() or NOBODY)
         return self.over or (self._sent is None and not self._pending and self._next is None)
+
+    @property
+    def is_namesakes(self) -> bool:
+        """Whether it is the turn of another life of this gateway, or of another gateway with its name."""
+        return self.position.holder != self.me and name_of(self.position.holder) == name_of(self.me)
 
     @property
     def waited(self) -> float:
@@ -292,15 +298,22 @@ class Turn:
 
     def _pass_on_if_wanted(self) -> None:
         """Pass the turn on if another member wants it, and this one had it long enough or does not need it."""
-        if not self.acting or self.pinned or not self._wanted:
+        if not self.acting or self.pinned or (member := self._first_wanting()) is None:
             return
         had = self._clock() - self._begun
         idle = not (self._pending or self._sent)
         if had >= (MAX_HOLD if self.requests else QUANTUM) or (idle and not self.requests):
-            self._pass(next(iter(self._wanted)))
+            self._pass(member)
         elif not self._timed:
             self._timed = True
             self._transport.later(QUANTUM, self._pass_on_later)
+
+    def _first_wanting(self) -> str | None:
+        """The member that has waited for the turn longest; one that no longer says so may have ended."""
+        now = self._clock()
+        while (member := next(iter(self._wanted), None)) is not None and now - self._wanted[member] > WISH:
+            del self._wanted[member]
+        return member
 
     def _pass_on_later(self) -> None:
         self._timed = False

@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.cluster.agreement import Agreement
 from gateway.cluster.bookmark import Bookmark
-from gateway.cluster.reasons import QUIET, REMOVED, STREAM_DAMAGED, TOO_SHORT
+from gateway.cluster.reasons import QUIET, REMOVED, STREAM_DAMAGED, TOO_SHORT, UNWRITTEN
 from gateway.cluster.turn import Turn
 from gateway.storage.log import Log
 from gateway.storage.record import Entry
@@ -16,6 +16,8 @@ from gateway.storage.segments import Segments, parse_header
 
 from .transport import TICK, CannotJoin, ClusterTransport
 
+MAX_UNINDEXED: Final = 10_000  # records that may be indexed in the first turn, half a second
+NAMESAKE_SECONDS: Final = 0.5  # in which another gateway with the same name, if it has the turn, says so
 JOIN_SECONDS: Final = 60.0  # to get the turn for the first time, once the stream was read
 
 
@@ -26,22 +28,33 @@ def join(
     transport: ClusterTransport,
     agreement: Agreement,
     clock: Callable[[], float],
+    index: Callable[[], object],
 ) -> None:
-    """Write what the stream has into the log in *folder*, and get the turn; raises `CannotJoin`."""
+    """Write what the stream has into the log in *folder*, have it *index*ed, and get the turn; raises `CannotJoin`.
+
+    Much is indexed before the turn is wanted, and again what came meanwhile: all others would wait for that.
+    """
     turn.callbacks = joining = _JoiningLog(folder)
     turn.pinned, turn.base = True, joining.log.next_seq
     try:
         place, transport.digest = bookmark.load(turn.position, joining.log.next_seq)
         transport.open(turn, place)
-        begun, asked = clock(), False
+        begun, asked, indexed = clock(), -1.0, -MAX_UNINDEXED
         agreement.refresh()
         while not turn.acting:
-            if transport.caught_up:
+            if _is_at_end(transport):
                 joining.check_end(turn.position.next_seq)
-                if not asked:  # the member that passes the turn on answers this first
+                if (end := joining.log.next_seq) - indexed > MAX_UNINDEXED:
+                    joining.close()
+                    index()
+                    turn.callbacks = joining = _JoiningLog(folder)
+                    begun, indexed = clock(), end
+                    continue
+                if asked < 0:  # the member that passes the turn on answers this first
                     agreement.ask()
-                    asked = True
-                turn.want()
+                    asked = clock()
+                if clock() - asked >= (NAMESAKE_SECONDS if turn.is_namesakes else 0):
+                    turn.want()
             elif turn.position.number:
                 begun = clock()
             if (call := transport.receive(TICK)) is not None:
@@ -53,11 +66,19 @@ def join(
                     f"no turn in the cluster for {JOIN_SECONDS:.0f} seconds: {transport.status().error or QUIET}"
                 )
         joining.check_end(turn.position.next_seq)
+        joining.close()
     except BaseException:
         transport.close()
         raise
     finally:
-        joining.log.close()
+        if not joining.is_closed:
+            joining.log.close()
+
+
+def _is_at_end(transport: ClusterTransport) -> bool:
+    """Whether the stream was read as far as the servers said last that it goes."""
+    stored = transport.status().stored if transport.caught_up else None
+    return transport.caught_up and (stored is None or transport.place >= stored.last)
 
 
 class _JoiningLog:
@@ -68,6 +89,7 @@ class _JoiningLog:
         seqs = segments.first_seqs
         self._last = segments.last_line(seqs[-1])[0].rstrip(b"\n") if seqs else b""
         self._last_seq = parse_header(self._last)[0] if self._last else 0
+        self._folder, self.is_closed = folder, False
         self.log = Log(segments, lambda _call: None, lambda: 0)
         self.log.start()
 
@@ -95,6 +117,15 @@ class _JoiningLog:
                 f"the log has record {self.log.next_seq - 1}, and the stream ends with {end - 1}: the stream was "
                 "lost, or is another one's. Start with an empty log, or name another cluster (cluster.name)"
             )
+
+    def close(self) -> None:
+        """Write the log to its end; raises `CannotJoin` if the disk did not take all."""
+        self.is_closed = True
+        self.log.close()
+        segments = Segments(self._folder)
+        segments.close()
+        if segments.next_seq != self.log.next_seq:
+            raise CannotJoin(UNWRITTEN.format(segments.next_seq - 1, self.log.next_seq - 1))
 
     # What the turn calls
 

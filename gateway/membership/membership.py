@@ -94,10 +94,11 @@ class Membership:
 
     # Joining and leaving
 
-    def join(self, data: Path) -> None:
-        """Write what the stream has into the log in *data*, and get the turn; raises `CannotJoin`."""
+    def join(self, data: Path, index: Callable[[], object] = lambda: None) -> None:
+        """Write what the stream has into the log in *data*, *index* that, and get the turn; raises `CannotJoin`."""
         self._bookmark = Bookmark(data / FILE)
-        join(data / "log", self._bookmark, self.turn, self.transport, self.signalling.agreement, self._clock)
+        agreement = self.signalling.agreement
+        join(data / "log", self._bookmark, self.turn, self.transport, agreement, self._clock, index)
 
     def start(self, log: Log, bus: Bus, foreign: ForeignEntries) -> None:
         """Log into *log* and deliver by *bus* what this gateway accepts, and by *foreign* what others do."""

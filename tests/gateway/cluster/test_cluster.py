@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from gateway import joining
 from gateway.access.keyfile import KEYS_FILE, KeyFile
 from gateway.cli import app
 from gateway.commands import cluster_remove
@@ -25,7 +26,8 @@ from gateway.jetstream.connecting import JetStreamSettings
 from gateway.membership.membership import Membership
 from gateway.membership.transport import CannotJoin, JetStreamTransport
 from gateway.storage.layout import first_seqs, paths
-from gateway.storage.log import Log
+from gateway.storage.log import Log, _SegmentWriter
+from gateway.storage.record import Fact, encode
 from gateway.storage.segments import Segments
 from tests.nats import NatsServer
 from tests.server import Server
@@ -263,8 +265,14 @@ def join(tmp_path: Path) -> Iterator[Callable[..., Membership]]:
     nats = NatsServer(tmp_path / "nats")
     joined: list[Membership] = []
 
-    def join(name: str, records: int = 0, about: str = "") -> Membership:
-        folder = tmp_path / name / "log"
+    def join(
+        name: str,
+        records: int = 0,
+        about: str = "",
+        index: Callable[[Membership, Path], object] = lambda _member, _data: None,
+        at: str = "",
+    ) -> Membership:
+        folder = tmp_path / (at or name) / "log"
         folder.mkdir(parents=True, exist_ok=True)
         log = Log(Segments(folder), lambda _call: None, lambda: 5)
         log.start()
@@ -273,12 +281,12 @@ def join(tmp_path: Path) -> Iterator[Callable[..., Membership]]:
         log.close()
         settings = JetStreamSettings("main", (nats.url,), 1, about=about)
         joined.append(Membership(name, JetStreamTransport(settings)))
-        joined[-1].join(tmp_path / name)
+        joined[-1].join(folder.parent, lambda: index(joined[-1], folder.parent))
         return joined[-1]
 
     yield join
-    for membership in joined:
-        membership.transport.close()
+    for member in joined:
+        member.transport.close()
     nats.kill()
 
 
@@ -294,6 +302,74 @@ def test_a_log_that_does_not_fit_the_stream_is_refused(join: Callable[..., Membe
         join("two")
     with pytest.raises(CannotJoin, match="has record 4, and the stream ends with 3: the stream was lost"):
         join("three", 4)
+
+
+def test_a_log_that_the_disk_did_not_take_is_not_begun_with(
+    join: Callable[..., Membership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway would go on with another log than the others, whose position it has."""
+    accept(join("one"), 3)
+    write, failing = _SegmentWriter.write, list[bool]()
+
+    def full(*arguments: Any) -> Any:
+        if failing:
+            raise OSError(28, "No space left on device")
+        return write(*arguments)
+
+    monkeypatch.setattr(_SegmentWriter, "write", full)
+    failing.append(True)
+    with pytest.raises(CannotJoin, match="the disk took the log up to record 0, and the stream has 3"):
+        join("two")
+
+
+def test_what_was_read_is_indexed_before_the_turn_is_wanted(
+    join: Callable[..., Membership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others wait for a gateway that has the turn and does not use it."""
+    monkeypatch.setattr(joining, "MAX_UNINDEXED", 3)
+    one = join("one")
+    accept(one, 3)
+    indexed: list[tuple[int, float]] = []
+
+    def index(member: Membership, data: Path) -> None:
+        """Note what there is to index; then others accept more, the first time much."""
+        segments = Segments(data / "log")
+        segments.close()
+        indexed.append((segments.next_seq - 1, member.turn.waited))
+        accept(one, 5 if len(indexed) == 1 else 1)
+        stored = member.transport.status().stored
+        until(lambda: member.transport.status().stored != stored)  # it asks every two seconds
+        if len(indexed) == 2:
+            one.turn.pinned = False
+            one.transport.on_call = lambda: drain(one)
+
+    member = join("two", index=index)
+    assert indexed == [(3, 0.0), (8, 0.0)]
+    assert member.turn.position.next_seq == 10
+
+
+def accept(member: Membership, count: int) -> None:
+    """Have *member* accept so many facts, and wait until they are in the stream."""
+    turn = member.turn
+    first = turn.position.next_seq or 1
+    facts = [Fact("start", {"gateway": "x", "version": "1"}, seq, 5) for seq in range(first, first + count)]
+    turn.logged(facts, [encode(fact) for fact in facts])
+    until(lambda: (drain(member), turn.position.next_seq == first + count)[1])  # type: ignore[func-returns-value]
+
+
+def drain(member: Membership) -> None:
+    """Do everything that is due."""
+    while (call := member.transport.receive(0)) is not None:
+        call()
+
+
+def test_two_gateways_with_one_name_are_refused(join: Callable[..., Membership]) -> None:
+    """Each would claim the turn from the other at once."""
+    first = join("one")
+    first.transport.on_call = lambda: drain(first)
+    with pytest.raises(CannotJoin, match=r"is named one, and was there before: .* \(cluster.gateway\)"):
+        join("one", at="another machine")
+    assert first.turn.acting
 
 
 def test_who_cannot_write_reads_no_more_than_a_bounded_part(join: Callable[..., Membership]) -> None:

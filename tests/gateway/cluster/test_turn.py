@@ -8,7 +8,7 @@ import pytest
 
 from gateway.cluster.batch import Batch, decode_batch, encode_batch
 from gateway.cluster.removal import decode_removal, encode_removal
-from gateway.cluster.turn import LEASE, MAX_AHEAD, QUANTUM, STALLED
+from gateway.cluster.turn import LEASE, MAX_AHEAD, QUANTUM, STALLED, WISH
 from gateway.storage.record import Fact, encode
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 
@@ -208,6 +208,21 @@ def test_who_leaves_gives_the_turn_up(world: UnreliableNetwork) -> None:
     settle(world, other)
     assert other.turn.acting, "without waiting for the lease"
     assert len(other.log) == 1
+
+
+def test_who_wanted_the_turn_and_was_killed_does_not_get_it(world: UnreliableNetwork) -> None:
+    """All others would wait for the lease."""
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    one.turn.pinned = True
+    one.turn.wanted(TurnMember(world, "killed").turn.me)
+    other.say()
+    world.now += WISH + 0.1
+    one.turn.wanted(other.turn.me)  # which says so again and again
+    one.turn.pinned = False
+    settle(world, other)
+    assert other.turn.acting
 
 
 def test_nobody_waits_for_a_gateway_that_was_removed(world: UnreliableNetwork) -> None:
