@@ -2,7 +2,7 @@
 
 The servers keep three replicas and sync always. Three things are measured, in turns with a gateway that runs alone:
 
-- accepted messages a second over REST with 64 requests in flight, shared by the gateways, and their median latency;
+- accepted messages a second over REST with 64 requests in flight, shared by the gateways, and their latency (p50, p99);
 - the median latency with one request in flight at one gateway (`quiet`);
 - deliveries of each gateway per second of its CPU time, when one peer of the topic relay publishes to 100 listeners at
   each gateway.
@@ -161,7 +161,9 @@ def _row(
         "accepted a second": accepted / busy.result.seconds,
         "accepted a second, alone": single.result.items / single.result.seconds,
         "accept p50, ms": busy.result.p50_us / 1e3,
+        "accept p99, ms": busy.result.p99_us / 1e3,
         "accept p50 alone, ms": single.result.p50_us / 1e3,
+        "accept p99 alone, ms": single.result.p99_us / 1e3,
         "quiet accept p50, ms": quiet.result.p50_us / 1e3,
         "quiet accept p50 alone, ms": still.result.p50_us / 1e3,
         "CPU of the gateways, us a message": sum(busy.cpu[:3]) / accepted * 1e6,

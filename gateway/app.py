@@ -29,6 +29,7 @@ from gateway.http.bodies import network_of
 from gateway.http.callers import admit_request
 from gateway.http.cors import Cors
 from gateway.http.heads import head_problem
+from gateway.http.kit import LOGGED
 from gateway.http.persistent import PersistentConnections
 from gateway.http.problems import problem_of, problem_of_status, problem_response
 from gateway.http.unrouted import UNROUTED, answer_http_exception, refuse_websocket
@@ -199,13 +200,14 @@ class TurnTaking:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait, and keep the turn for a moment, so that the handler still has it."""
         if scope["type"] == "http" and scope["path"] not in HEALTH and self._may_log(scope):
-            await self._membership.until_acting()
-            with self._membership.keeping() as done:
+            with self._membership.keeping() as done:  # a turn that begins is not passed on before this request had it
+                await self._membership.until_acting()
 
                 async def send_and_release(message: Message) -> None:
                     done()  # what had to be logged was, or the handler waits by itself
                     await send(message)
 
+                scope[LOGGED] = done
                 await self._app(scope, receive, send_and_release)
         else:
             if scope["type"] == "websocket":  # its key may get a number

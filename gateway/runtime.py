@@ -121,7 +121,7 @@ class Gateway:
         self._trimmer = machine.Trimmer(self._worker.submit)
         self.answer_scheduler = AnswerScheduler(loop, Timer(loop).later, lambda: self.log.next_seq, clock)
         services = self._services(post)
-        self.access_manager.start(self.bus, post, self._worker.submit)
+        self.access_manager.start(self.bus, loop, self._worker.submit)  # what is revoked ends without a turn
         for adapter in self.adapters:
             self._start_adapter(adapter, services)
             self.links += [Dialler(adapter.name, link, clock) for link in adapter.links()]

@@ -2,7 +2,7 @@
 
 It has taken everything before, so it accepts as a gateway does that runs alone, and sends what it logged. All others
 log the same lines. When another member wants the turn, the holder passes it on with its last batch. If the holder sends
-nothing for the lease while a member wants the turn, that member claims it.
+nothing for the lease while a member wants the turn and the servers answer, that member claims it.
 
 Laws of this file. Batches are sent one after another, and nothing goes to the disk before the stream has it: what the
 log has is a beginning of the stream, whenever the process ends. If a gateway accepted something that did not reach the
@@ -74,8 +74,12 @@ class TurnTransport(Protocol):
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Run *call* on the gateway's loop after *seconds*."""
 
+    def answers(self) -> bool:
+        """Whether the servers of the stream answer."""
+
 
 class _Sent(NamedTuple):
+    data: bytes
     batch: Batch
     logged: Sequence[Logged]
     since: float
@@ -99,7 +103,7 @@ class Turn:
         self.heard_other: float | None = None  # when the last batch of another member came
         self.acting = False  # whether this gateway accepts
         self.pinned = False  # keeps the turn, as while the gateway starts
-        self.requests = 0  # under way that need the turn
+        self.requests = 0  # that need the turn: they wait for it, or are under way
         self.ignored = 0  # batches that did not count
         self.base = 1  # the sequence of the first line, if the stream is empty
         self.over = False  # after `TurnCallbacks.turn_lost`, or another end
@@ -180,6 +184,8 @@ class Turn:
             self.over, self.acting, self._gap_since = True, False, None
             self.callbacks.stream_damaged()
             return
+        if not self._transport.answers():
+            self._heard = self._clock()  # the holder cannot be heard: its batch, if it has one, comes before a claim
         if self._wanting is not None:
             self._ask()
         if self.waited > STALLED:
@@ -192,9 +198,13 @@ class Turn:
         """Take the next element of the stream."""
         if self.over:
             return
+        entries: Sequence[Entry] = ()
         try:
-            batch = decode_batch(data)
-            entries = entries_of(batch)
+            if self._sent is not None and data == self._sent.data:
+                batch = self._sent.batch  # its records are known here
+            else:
+                batch = decode_batch(data)
+                entries = entries_of(batch)
         except BadBatch:
             if (name := decode_removal(data)) is not None:
                 self._remove(name)
@@ -225,6 +235,8 @@ class Turn:
             if entries:
                 self.callbacks.take(entries, list(batch.lines))
         self._follow_turn()
+        if sent is not None and self._wanting is not None and not self.acting:
+            self._ask()  # again, for it may have been heard by nobody who has the turn now
 
     def _remove(self, name: str) -> None:
         """An operator removed the gateway *name*: nobody waits for it, and if it is this one, it ends."""
@@ -259,6 +271,8 @@ class Turn:
     def _flush(self) -> None:
         self._due = False
         if self._sent is None and self.position.holder == self.me and (self._pending or self._next is not None):
+            if self.acting and not (self.pinned or self.requests) and (member := self._first_wanting()) is not None:
+                self._end(member)  # what waited was said, so the turn goes on with that
             self._send(self._gather())
         self._pass_on_if_wanted()
 
@@ -275,8 +289,9 @@ class Turn:
             holder = self.me if self._pending or self._next is None else self._next
         lines = [line for _, each in logged for line in each]
         batch = Batch(self.me, self.position.number + 1, holder, self.first_seq(logged), lines)
-        self._sent = _Sent(batch, logged, self._clock())
-        self._transport.publish(encode_batch(batch))
+        data = encode_batch(batch)
+        self._sent = _Sent(data, batch, logged, self._clock())
+        self._transport.publish(data)
 
     def first_seq(self, logged: Sequence[Logged]) -> int:
         """The sequence of the first line of a batch of *logged*."""
@@ -289,9 +304,9 @@ class Turn:
         holder, now = self.position.holder, self._clock()
         unused = holder == NOBODY or name_of(holder) in (name_of(self.me), *self._removed)
         silent = self._wanting is not None and now - max(self._wanting, self._heard) > self._lease
-        if self._sent is not None or self._gap_since is not None:
+        if self._gap_since is not None:
             return
-        if unused or silent:
+        if (unused or silent) and self._sent is None:
             self._send((), self.me)
         else:
             self._transport.want(self.me)
@@ -320,7 +335,10 @@ class Turn:
         self._pass_on_if_wanted()
 
     def _pass(self, member: str) -> None:
-        self.callbacks.hold(None)
-        self.acting, self._next = False, member
+        self._end(member)
         if self._sent is None:
             self._flush()
+
+    def _end(self, member: str) -> None:
+        self.callbacks.hold(None)
+        self.acting, self._next = False, member

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -84,11 +85,21 @@ class DirectPublisher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request can be answered here: none is traced, and none has to wait for the log."""
-        return self._gateway.tracing is None and not self._gateway.log.held
+        """Whether a request can be answered here: none is traced."""
+        return self._gateway.tracing is None
 
     def answer(self, scope: Scope, post: Post, body: bytes, answer: Callable[[Answer], None]) -> None:
-        """Publish the *body* of *post*, whose scope is *scope*; call *answer* once it is on disk, or refused."""
+        """Publish the *body* of *post*, whose scope is *scope*; call *answer* once it is on disk, or refused.
+
+        In a cluster it waits until this gateway accepts, or is cut off.
+        """
+        gateway = self._gateway
+        if gateway.membership is not None and gateway.log.held and gateway.log.failing is None:
+            gateway.membership.park(partial(self._publish, scope, post, body, answer))
+        else:
+            self._publish(scope, post, body, answer)
+
+    def _publish(self, scope: Scope, post: Post, body: bytes, answer: Callable[[Answer], None]) -> None:
         gateway = self._gateway
         request = Request({**gateway.proxies.with_forwarded(scope), "path": scope["raw_path"].decode("latin-1")})
         request._headers = _Headers(post.headers)

@@ -21,7 +21,7 @@ from .bodies import hold_body
 from .bulk import BulkResponse
 from .callers import Caller, admit_request, path_segment
 from .events import open_stream
-from .kit import wait_until_accepted, wait_until_synced
+from .kit import LOGGED, wait_until_accepted, wait_until_synced
 from .media import MAX_CONTENT, NDJSON, TEXT, content_reader
 from .problems import Problem, direct_refusal
 from .publish import begin, parse_request_content
@@ -116,6 +116,8 @@ class Rest:
             if self.gateway.membership is not None:
                 await self.gateway.membership.until_acting()
             taken = publisher.publish(content)
+            if (logged := request.scope.get(LOGGED)) is not None:
+                logged()
         await wait_until_accepted(self.gateway.bus, taken)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
 

@@ -89,6 +89,7 @@ class Membership:
         self._lag_meter = LagMeter(clock)
         self.lag = Lag(0, 0, 0.0)  # how far it is, at the last tick
         self._calls = deque[Call]()  # that wait for the turn
+        self._parked: list[Call] = []  # requests that wait for the turn, or to be refused
         self._events: list[anyio.Event] = []
         self._save_at = 0.0  # by the clock; at once, because a backup needs it
 
@@ -236,6 +237,11 @@ class Membership:
             self._calls.append(call)
             self.turn.want()
 
+    def park(self, request: Call) -> None:
+        """Run *request* as soon as it is this gateway's turn, or turns out that the cluster does not answer."""
+        self._parked.append(request)
+        self.turn.want()
+
     async def until_acting(self) -> None:
         """Wait until it is this gateway's turn, or until the cluster turns out not to answer."""
         while not self.turn.acting and self._log.failing is None:
@@ -316,6 +322,9 @@ class Membership:
             logger.exception("a call that waited for the turn failed")
 
     def _wake(self) -> None:
+        parked, self._parked = self._parked, []
+        for request in parked:
+            self._run(request)
         events, self._events = self._events, []
         for event in events:
             event.set()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.jetstream.status import JetStreamStatus
 
 TICK: Final = 0.1  # seconds
+ANSWERED: Final = 4.0  # seconds since the last answer of the servers, after which they do not answer
 MAX_UNHEARD: Final = 32 << 20  # bytes of signals that wait for the gateway; beyond it they are lost
 
 Call = Callable[[], object]
@@ -133,6 +134,11 @@ class JetStreamTransport:
             self._stream.later(seconds, partial(self._put, call))
         else:
             self._put(call)
+
+    def answers(self) -> bool:
+        """Whether the servers answered lately, who are asked every two seconds."""
+        status = self._stream.status()
+        return status.connected and status.silence < ANSWERED
 
     def put_value(self, name: str, data: bytes, version: int) -> None:
         """Replace the shared value *name* of *version*."""

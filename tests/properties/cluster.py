@@ -91,6 +91,9 @@ class MemoryTransport:
             if to in ("", node.turn.me):
                 node.transport.on_signal(data)
 
+    def answers(self) -> bool:
+        return True
+
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         def run() -> None:
             self.seconds += seconds

@@ -34,6 +34,11 @@ from tests.server import Server
 from tests.waiting import until
 
 SECONDS = 30
+IMPATIENT = {  # gateways that soon refuse what they cannot accept
+    "gateway.cluster.turn.STALLED": 1.0,
+    "gateway.membership.STALLED": 1.0,
+    "gateway.storage.log.UNCERTAIN_SECONDS": 0.5,
+}
 
 
 class Cluster:
@@ -160,8 +165,49 @@ def check_keys(cluster: Cluster) -> None:
     assert b'"hash"' not in cluster.log("one")
 
 
+def check_an_outage(cluster: Cluster, one: Server, other: Server) -> None:
+    """While the servers have no majority, what is published is refused, the rest goes on, and a key can be revoked."""
+    gateways = (one, other)
+    keys = [KeyFile(gateway.data / "keys" / KEYS_FILE) for gateway in gateways]
+    staying, *leaving = keys[0].add("staying"), keys[0].add("leaving 0"), keys[1].add("leaving 1")
+    until(lambda: all(knows(gateway, secret) for gateway in gateways for secret in (staying, *leaving)))
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        live = [
+            stack.enter_context(
+                connect(f"ws://{gateway.http}/relay", additional_headers={"Authorization": f"Bearer {secret}"})
+            )
+            for gateway, secret in zip(gateways, leaving, strict=True)
+        ]
+        client = stack.enter_context(
+            httpx.Client(headers={"Authorization": f"Bearer {staying}"}, timeout=httpx.Timeout(SECONDS))
+        )
+        urls = [f"http://{gateway.http}/v1/channels/lobby/messages" for gateway in gateways]
+        before = client.get(urls[0]).json()["messages"]
+        cluster.nats.kill()
+        statuses = pool.map(lambda url: client.post(url, json="perhaps").status_code, urls)
+        assert list(statuses) == [503, 503], "the one whose turn it is, and the other one"
+        for at, gateway in enumerate(gateways):
+            until(lambda gateway=gateway: not is_ready(gateway))  # type: ignore[misc]
+            assert client.get(urls[at]).json()["messages"][: len(before)] == before
+            keys[at].remove(f"leaving {at}")
+            with pytest.raises(ConnectionClosed, match="1008"):
+                live[at].recv(SECONDS)
+        cluster.nats.start()
+        until(lambda: all(map(is_ready, gateways)))
+        assert client.post(urls[1], json="after the outage").status_code == 201
+    keys[0].remove("staying")
+    until(lambda: not any(knows(gateway, staying) for gateway in gateways))
+
+
+def is_ready(gateway: Server) -> bool:
+    """Whether it says so; else it says why."""
+    answer = httpx.get(f"http://{gateway.http}/readyz")
+    assert answer.status_code == 200 or "the cluster " in answer.text, answer.text
+    return answer.status_code == 200
+
+
 def test_two_gateways_are_one_service(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = cluster.start("one")
+    one = cluster.start("one", constants=IMPATIENT)
     say(one, "first")
     other = cluster.start("two", keys_of="one")
     assert history(other) == ["first"], "it has caught up before it is ready"
@@ -174,6 +220,7 @@ def test_two_gateways_are_one_service(cluster: Cluster, monkeypatch: pytest.Monk
     until(lambda: metrics(one)["reconnects_total"] >= 1)
     say(one, "after a restart of the server")
     until(lambda: history(other)[-1] == "after a restart of the server")
+    check_an_outage(cluster, one, other)
     check_keys(cluster)
     check_removal(cluster, monkeypatch)
     cluster.stop()
@@ -229,7 +276,7 @@ def check_a_kill(cluster: Cluster, one: Server, other: Server) -> Server:
     assert len(heard) == len(set(map(str, heard)))
     last = [say(one, f"while it is away {i}") for i in range(3)]
     until(lambda: peers(one) == [])  # those of a gateway that is gone leave
-    other = cluster.start("two")
+    other = cluster.start("two", constants=IMPATIENT)
     assert history(other)[-3:] == [f"while it is away {i}" for i in range(3)]
     assert say(other, "back") > last[-1]
     return other

@@ -2,15 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from gateway.cluster.batch import Batch, decode_batch, encode_batch
+from gateway.cluster.position import Position
 from gateway.cluster.removal import decode_removal, encode_removal
 from gateway.cluster.turn import LEASE, MAX_AHEAD, QUANTUM, STALLED, WISH
-from gateway.storage.record import Fact, encode
+from gateway.storage.record import Entry, Fact, encode
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
+
+
+class Busy(TurnMember):
+    """A gateway with clients, each of which asks again when it was answered.
+
+    A request that waits for the turn is woken, and continues only later, as a task of the loop does.
+    """
+
+    waiting = 0  # requests
+
+    def ask(self) -> None:
+        """A client sends a request."""
+        self.turn.requests += 1
+        self.go_on()
+
+    def go_on(self) -> None:
+        if self.turn.acting:
+            self.say()
+            self.turn.finished()
+        else:
+            self.waiting += 1
+            self.turn.want()
+
+    def begin(self) -> None:
+        super().begin()
+        waiting, self.waiting = self.waiting, 0
+        for _ in range(waiting):
+            self.calls.append(self.go_on)
+
+    def confirm(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
+        super().confirm(entries, lines)
+        for _ in lines:
+            self.calls.append(self.ask)
+
+
+@pytest.mark.parametrize("clients", [(1, 1, 1), (8, 8, 8), (20, 1, 1)])
+def test_no_turn_is_lost_and_nobody_starves(clients: tuple[int, ...]) -> None:
+    """Each turn serves all that waited, and is handed over in the batch that has what they said."""
+    world = UnreliableNetwork()
+    busy = [Busy(world, name) for name in "abc"]
+    world.members = [*busy]
+    for member, count in zip(busy, clients, strict=True):
+        for _ in range(count):
+            member.ask()
+    for _ in range(120):  # while no time passes: nothing waits for a tick, or for a quantum
+        for each in busy:
+            for _ in range(len(each.calls)):
+                each.run()
+            each.read_one()
+    position = Position()
+    claim, *turns = filter(position.admit, map(decode_batch, world.stream))
+    assert not claim.lines
+    assert all(batch.lines for batch in turns), "no turn is passed on unused, and no batch only passes it on"
+    assert len(turns) > 30
+    holders = [batch.member for batch in turns[3:]]
+    assert all(len(set(holders[at : at + 3])) == 3 for at in range(len(holders) - 2)), "each in turn"
+    for member, count in zip(busy, clients, strict=True):
+        theirs = [len(batch.lines) for batch in turns[3:] if batch.member == member.turn.me]
+        assert min(theirs) == count, "all that waited"
+
+
+def test_who_just_passed_the_turn_is_heard_at_once(world: UnreliableNetwork) -> None:
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    one.turn.wanted(other.turn.me)
+    assert not one.turn.acting
+    one.say()  # while the batch that passes it on is on its way
+    for member in (one, other):
+        while member.calls:
+            member.run()
+    other.read_all()
+    assert one.turn.me in other.turn._wanted or not other.turn.acting, "it need not wait for a tick"
 
 
 @pytest.fixture
@@ -72,6 +147,29 @@ def test_a_turn_that_nobody_uses_is_claimed_after_the_lease(world: UnreliableNet
     one.read_all()
     assert one.is_lost, "it said something in a turn that was over"
     assert other.log == world.lines() == []
+
+
+def test_nobody_claims_the_turn_while_the_servers_do_not_answer(world: UnreliableNetwork) -> None:
+    """The holder would have to end if the claim came into the stream before its batch."""
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    other.read_all()
+    world.is_out = True
+    world.publish = lambda _data: None  # type: ignore[method-assign, assignment]
+    one.say()
+    one.run()
+    other.turn.want()
+    for _ in range(3):
+        world.now += LEASE - 0.1
+        one.turn.tick()
+        other.turn.tick()
+    assert other.turn.waited > LEASE
+    assert other.turn._sent is None
+    world.is_out = False
+    world.now += LEASE - 0.1
+    other.turn.tick()
+    assert other.turn._sent is None, "the holder has as long as ever"
 
 
 def test_an_idle_member_survives_the_loss_of_its_turn(world: UnreliableNetwork) -> None:
@@ -296,7 +394,7 @@ def test_turns_are_taken_in_the_random_walks() -> None:
     random = Random(1)
     world = UnreliableNetwork(random)
     world.members = [TurnMember(world, name) for name in "abc"]
-    for _ in range(2_000):
+    for _ in range(6_000):
         world.now += 0.005
         member = random.choice(world.members)
         random.choice([member.say, member.run, member.run, member.read_all, member.turn.tick, world.land])()

@@ -24,6 +24,7 @@ class UnreliableNetwork:
         self.now = 0.0
         self.confirmed: list[bytes] = []
         self.lives = 0
+        self.is_out = False  # whether the servers do not answer
 
     def lines(self) -> list[bytes]:
         """What the log of every member has to be in the end."""
@@ -98,6 +99,9 @@ class TurnMember:
         for each in self.world.members:
             if random is None or random.random() < 0.8:
                 each.calls.append(lambda each=each: each.turn.wanted(member))  # type: ignore[misc]
+
+    def answers(self) -> bool:
+        return not self.world.is_out
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         if not seconds:
