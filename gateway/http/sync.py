@@ -146,8 +146,6 @@ class Sync:
         async with self._body(request, 2 * MAX_LINES) as body:
             async with body.turn():
                 lines = _lines(body.data)
-            if self.gateway.membership is not None:
-                await self.gateway.membership.until_acting()
             taken = list[Message]()
             results = [await self._take(caller, line, count, taken, body.network) for count, line in enumerate(lines)]
         if taken:
@@ -171,6 +169,8 @@ class Sync:
             await _wait_for_rate(caller, handed.channel)
             if handed.needs:
                 await anyio.sleep(0)  # many signatures are checked
+            if self.gateway.membership is not None:
+                await self.gateway.membership.until_acting()  # others had their turn meanwhile
             found = take(caller, handed)
         except Incomplete as error:
             assert handed is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,7 @@ from gateway.core.errors import OperatorError
 PORTION = 256  # messages asked for at once
 PORTION_BYTES = 32 << 20  # of a portion; more than the longest message
 MAX_UNTAKEN = 2 * PORTION  # messages read and not yet taken, beyond which nothing is asked for
+MAX_UNTAKEN_BYTES = 16 << 20  # of them; one portion may come beyond either
 EXPIRES_SECONDS = 30.0  # after which a portion that is not full is asked for again
 HEARTBEAT_SECONDS = 2.0  # of the server
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS  # after which the server has forgotten us
@@ -73,11 +75,15 @@ class EntryReader:
         self._receive = receive
         self._wake = asyncio.Event()
         self._entries: list[StreamEntry] = []
+        self._sizes = deque[int]()  # of the messages that are not taken yet
+        self._untaken = 0  # their sum
         self._open = False  # whether the portion that was asked for goes on
         self._ended = False  # whether this consumer is of no more use
 
     def acknowledge_read(self, position: int) -> None:
         """Note that everything up to *position* was taken, so that more may come."""
+        for _ in range(min(position - self.taken, len(self._sizes))):
+            self._untaken -= self._sizes.popleft()
         self.taken = position
         self._wake.set()
 
@@ -97,9 +103,11 @@ class EntryReader:
         """Read with one consumer, until it fails."""
         manager = JetStreamManager(self._client)
         state = (await manager.stream_info(self._stream)).state
+        if self.position > state.last_seq:  # or the server that answers is not as far as another was
+            if self._is_lasting():
+                raise StreamGap(f"the stream ends at {state.last_seq}, but {self.position} was taken already")
+            return
         self.end = state.last_seq if self.end is None else self.end
-        if self.position > state.last_seq:
-            raise StreamGap(f"the stream ends at {state.last_seq}, but {self.position} was taken already")
         if self.position + 1 < state.first_seq:
             raise StreamGap(
                 f"the stream begins at {state.first_seq}, but {self.position + 1} was not taken yet: {REMEDY}"
@@ -128,7 +136,7 @@ class EntryReader:
 
     async def _ask(self, subject: str, inbox: str) -> None:
         """Ask for a portion if none is open, and what was read is taken."""
-        if self._open or self.position - self.taken > MAX_UNTAKEN:
+        if self._open or self.position - self.taken > MAX_UNTAKEN or self._untaken > MAX_UNTAKEN_BYTES:
             return
         self._open, self._rest = True, PORTION
         asked = {
@@ -165,6 +173,8 @@ class EntryReader:
         if not self._entries:
             asyncio.get_running_loop().call_soon(self._hand_over)
         self._entries.append(StreamEntry(position, time, message.data))
+        self._sizes.append(len(message.data))
+        self._untaken += len(message.data)
         self._count()
 
     def _compare(self, position: int, data: bytes) -> None:
@@ -182,10 +192,14 @@ class EntryReader:
     def _note_hole(self, position: int) -> None:
         """Begin again, perhaps at another server; after `HOLE_SECONDS` the missing message counts as lost."""
         self._ended = True
+        if self._is_lasting():
+            self._gap = StreamGap(f"the stream lacks {self.position + 1}, and goes on with {position}: {REMEDY}")
+
+    def _is_lasting(self) -> bool:
+        """Whether the stream has lacked something for `HOLE_SECONDS`, as it does now."""
         now = monotonic()
         self._hole_since = now if self._hole_since is None else self._hole_since
-        if now - self._hole_since > HOLE_SECONDS:
-            self._gap = StreamGap(f"the stream lacks {self.position + 1}, and goes on with {position}: {REMEDY}")
+        return now - self._hole_since > HOLE_SECONDS
 
     def _count(self) -> None:
         """Note that a message of the portion has come."""

@@ -43,6 +43,7 @@ from .transport import TICK, Call, CannotJoin, ClusterTransport
 
 LEAVE_SECONDS: Final = 5.0  # to give it up
 NUMBERS: Final = 1 << 16  # peer numbers that are reserved at once, since none can be reserved while others accept
+SLICE_SECONDS: Final = 0.01  # after which other things get the loop
 SAVE_SECONDS: Final = 60.0
 SILENT: Final = 10.0  # seconds without an answer of the servers, also if no request waits for one
 LAGGING: Final = 10.0  # seconds behind the cluster, after which the gateway is not ready
@@ -129,13 +130,19 @@ class Membership:
     def started(self, post: Callable[[Callable[[], None]], None]) -> None:
         """Let others have the turn; *post* runs a call on the loop of the gateway."""
         self.signalling.agreement.refresh()  # files may have been made
+        self._post = post
         self.transport.on_call = lambda: post(self._receive)
         self.turn.pinned = False
         self._receive()
 
     def _receive(self) -> None:
+        """Do what is due, for a moment; a gateway that catches up serves its peers meanwhile."""
+        end = self._clock() + SLICE_SECONDS
         while (call := self.transport.receive(0)) is not None:
             self._run(call)
+            if self._clock() >= end:
+                self._post(self._receive)
+                return
 
     def goodbye(self) -> None:
         """Refuse publishers that wait for the turn, since the gateway stops."""
@@ -175,8 +182,8 @@ class Membership:
             )
 
     def closed(self) -> None:
-        """Save how far the closed log is; a gateway that lost its turn has not taken what it read last."""
-        if not self.turn.over:
+        """Save how far the closed log is, unless it lacks something, as that of a gateway that lost its turn does."""
+        if not self.turn.over and self._log.is_complete:
             self._bookmark.save(self._bookmark.state(self.turn.position, self.transport.place, self.transport.digest))
 
     def _heartbeat(self) -> Heartbeat:

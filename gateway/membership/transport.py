@@ -155,7 +155,9 @@ class JetStreamTransport:
         self.on_call()
 
     def _came(self, entries: list[StreamEntry]) -> None:
-        self._put(partial(self._take, entries))
+        for entry in entries:
+            self._calls.put(partial(self._take, entry))  # one by one, so that the loop can do something in between
+        self.on_call()
 
     def _heard(self, data: bytes) -> None:
         if len(data) > MAX_SIGNAL or self._unheard + len(data) > MAX_UNHEARD:
@@ -184,11 +186,10 @@ class JetStreamTransport:
         self._unheard -= len(data)
         self.on_signal(data)
 
-    def _take(self, entries: list[StreamEntry]) -> None:
-        for entry in entries:
-            self.place, self.digest = entry.position, crc32(entry.data)
-            self.time = entry.time, monotonic()
-            self._turn.arrived(entry.data)
+    def _take(self, entry: StreamEntry) -> None:
+        self.place, self.digest = entry.position, crc32(entry.data)
+        self.time = entry.time, monotonic()
+        self._turn.arrived(entry.data)
         self._read_more()
 
     def _read_more(self) -> None:

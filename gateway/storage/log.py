@@ -89,6 +89,7 @@ class Log:
         self.synced_seq = segments.next_seq - 1
         self.congested = False
         self.failing: str | None = None
+        self.is_complete = True  # whether everything that was appended was written, once it is closed
         self.held = False  # by `hold`: another gateway's turn
         self._why_held: str | None = None
         self._disk_error: str | None = None
@@ -247,6 +248,7 @@ class Log:
             except OSError as error:
                 self._post(partial(self._write_failed, error))
                 if self._stopping and delay >= RETRY_SECONDS:
+                    self.is_complete = False
                     self._queue.clear()  # none of it was accepted, and later entries must not take its place
                     return
                 sleep(delay)

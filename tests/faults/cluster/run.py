@@ -194,8 +194,8 @@ class ClusterRun:
         for member in self._members.values():
             if (code := await member.stop()) != 0:
                 self._ledger.add_violation(f"gateway {member.name} stopped with exit code {code}")
-        names = [name for name, member in self._members.items() if member.lives and name in GATEWAYS]
-        logs = {name: log_of(self._members[name].data) for name in names}
+        begun = [member for member in self._members.values() if (member.data / "log").is_dir()]  # also the newcomer
+        logs = {member.name: log_of(member.data) for member in begun}
         for difference in differences(logs):
             self._ledger.add_violation(difference)
         checks.check_log(self._ledger, self._members[GATEWAYS[0]].data / "log", set())

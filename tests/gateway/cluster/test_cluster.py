@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from gateway import joining
 from gateway.access.keyfile import KEYS_FILE, KeyFile
 from gateway.cli import app
 from gateway.commands import cluster_remove
 from gateway.jetstream.connecting import JetStreamSettings
+from gateway.membership import joining, membership
 from gateway.membership.membership import Membership
 from gateway.membership.transport import CannotJoin, JetStreamTransport
 from gateway.storage.layout import first_seqs, paths
@@ -36,7 +36,7 @@ from tests.waiting import until
 SECONDS = 30
 IMPATIENT = {  # gateways that soon refuse what they cannot accept
     "gateway.cluster.turn.STALLED": 1.0,
-    "gateway.membership.STALLED": 1.0,
+    "gateway.membership.membership.STALLED": 1.0,
     "gateway.storage.log.UNCERTAIN_SECONDS": 0.5,
 }
 
@@ -367,6 +367,46 @@ def test_a_log_that_the_disk_did_not_take_is_not_begun_with(
     failing.append(True)
     with pytest.raises(CannotJoin, match="the disk took the log up to record 0, and the stream has 3"):
         join("two")
+
+
+def test_a_log_that_was_not_written_to_its_end_has_no_bookmark(
+    join: Callable[..., Membership], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would say that the log has what the disk did not take."""
+
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    member, bookmark = join("one"), tmp_path / "one" / "stream-position.json"
+    for failing in (True, False):
+        log = Log(Segments(tmp_path / "one" / "log"), lambda _call: None, lambda: 5)
+        log.start()
+        with monkeypatch.context() as patch:
+            if failing:
+                patch.setattr(_SegmentWriter, "write", full)
+            log.fact("start", {"gateway": "one", "version": "1"})
+            log.close()
+        member._log = log
+        member.closed()
+        assert bookmark.exists() != failing
+
+
+def test_a_member_that_catches_up_lets_others_have_the_loop(
+    join: Callable[..., Membership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "SLICE_SECONDS", 0.0)
+    one = join("one")
+    posted: list[Callable[[], None]] = []
+    drain(one)
+    one.transport.on_call = lambda: None
+    one._post = posted.append
+    for _ in range(3):
+        one.transport.publish(b"no batch")
+    ignored = one.turn.ignored
+    until(lambda: one.transport.status().position >= one.transport.place + 3)
+    for taken in (1, 2, 3):
+        until(lambda taken=taken: (one._receive(), one.turn.ignored == ignored + taken)[1])  # type: ignore[misc, func-returns-value]
+        assert posted.pop() == one._receive
 
 
 def test_what_was_read_is_indexed_before_the_turn_is_wanted(

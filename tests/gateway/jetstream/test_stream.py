@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -177,7 +178,8 @@ def test_a_server_that_is_killed_loses_nothing(join: Join, server: NatsServer) -
     assert reader.entries == sender.entries
 
 
-def test_what_the_stream_has_no_more_is_no_gap_in_silence(join: Join) -> None:
+def test_what_the_stream_has_no_more_is_no_gap_in_silence(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "HOLE_SECONDS", 0.3)
     first = join()
     first.stream.submit(b"1")
     until(lambda: first.entries)
@@ -188,14 +190,46 @@ def test_what_the_stream_has_no_more_is_no_gap_in_silence(join: Join) -> None:
     assert ahead.entries == []
 
 
+def test_a_server_that_is_behind_for_a_moment_ends_nobody(join: Join) -> None:
+    first = join()
+    first.stream.submit(b"1")
+    until(lambda: first.entries)
+    ahead = join(after=2)  # as another server had it
+    until(lambda: ahead.stream.status().stored is not None)
+    for data in (b"2", b"3"):
+        first.stream.submit(data)
+    until(lambda: ahead.entries)
+    assert (ahead.data, ahead.faults) == ([b"3"], [])
+
+
+def test_what_waits_to_be_taken_is_bounded_in_bytes(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One portion may come beyond the bound."""
+    monkeypatch.setattr(reader, "MAX_UNTAKEN_BYTES", 5_000)
+    monkeypatch.setattr(reader, "PORTION_BYTES", 2_000)
+    monkeypatch.setattr(reader, "HEARTBEAT_SECONDS", 0.5)
+    first = join()
+    for _ in range(40):
+        first.stream.submit(bytes(1_000))
+    until(lambda: len(first.entries) == 40)
+    late = join()
+    acknowledge, late.stream.acknowledge_read = late.stream.acknowledge_read, lambda _position: None  # type: ignore[method-assign, assignment]
+    until(lambda: len(late.entries) >= 5)
+    time.sleep(0.5)
+    assert len(late.entries) < 10
+    late.stream.acknowledge_read = acknowledge  # type: ignore[method-assign]
+    acknowledge(late.entries[-1].position)
+    until(lambda: len(late.entries) == 40)
+
+
 def store(folder: Path) -> Path:
     """Where the server keeps the stream `test`."""
     return folder / "jetstream" / "$G" / "streams" / "test"
 
 
 def test_a_stream_that_was_restored_from_an_older_state_is_found(
-    join: Join, server: NatsServer, tmp_path: Path
+    join: Join, server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reader, "HOLE_SECONDS", 0.3)
     first = join()
     for data in numbered(3):
         first.stream.submit(data)
