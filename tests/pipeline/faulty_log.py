@@ -31,7 +31,7 @@ class Known:
     nodes: dict[int, Record] = field(default_factory=dict)  # what is in the node of each record; `genuine`, `same_id`
 
 
-class Talk:
+class FaultyLog:
     """Makes the log, one record after the other."""
 
     def __init__(self, seed: int) -> None:
@@ -145,7 +145,7 @@ class Talk:
 
 def log(count: int = 300, seed: int = 20) -> tuple[list[bytes], list[tuple[int, str]], Known]:
     """Return the lines of a log; the places (from 1 on) and causes of those that are no records; what is known."""
-    talk = Talk(seed)
+    talk = FaultyLog(seed)
     talk.play(count)
     told = lines(talk.entries)
     spoiled = {17: "checksum", 90: "torn", 150: "foreign", len(told) - 1: "checksum"}

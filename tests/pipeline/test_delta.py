@@ -68,7 +68,7 @@ def test_whatever_happens_to_a_table_it_has_each_row_once(steps: list[str], seed
                 case "compact":
                     table.compact()
                 case "cut off merging":
-                    with patch.context() as merging, suppress(Killed):
+                    with patch.context() as merging, suppress(KilledWriter):
                         merging.setattr(delta, "sync_added", killed)
                         table.compact()
                     table = Table(Path(folder), TOPIC_PACKETS, "decode")
@@ -87,7 +87,7 @@ def test_whatever_happens_to_a_table_it_has_each_row_once(steps: list[str], seed
                     if step == "cut off before":
                         table = Table(Path(folder), TOPIC_PACKETS, "decode")
                         continue
-                    with patch.context() as committed, suppress(Killed):
+                    with patch.context() as committed, suppress(KilledWriter):
                         if step == "cut off after":
                             committed.setattr(Table, "_sync", killed)
                         table.append(staged, state)
@@ -98,12 +98,12 @@ def test_whatever_happens_to_a_table_it_has_each_row_once(steps: list[str], seed
             assert not table.exists() or sequences(table) == seqs
 
 
-class Killed(BaseException):
+class KilledWriter(BaseException):
     """As if the process ended here."""
 
 
 def killed(*_: Any) -> None:
-    raise Killed
+    raise KilledWriter
 
 
 @pytest.mark.parametrize("name", ["a b", "[1]", "grün", "it's"])

@@ -206,7 +206,7 @@ def test_a_line_that_was_damaged_on_the_way_is_rejected_by_its_place(make_run: M
     assert (file, line, reason.partition(":")[0]) == (f"{url}/v1/log", 21, "checksum")
 
 
-class Busy(Spoiled):
+class BusyGateway(Spoiled):
     """Answers like that, but has no time for those who read from the first record on, as a gateway that begins."""
 
     def do_GET(self) -> None:
@@ -219,7 +219,7 @@ class Busy(Spoiled):
 def test_who_follows_goes_on_when_the_gateway_does(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway is away, has no time for the workers, and then has."""
     stop, said, tries = threading.Event(), list[str](), list[str]()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BusyGateway) as server:
         url = f"http://127.0.0.1:{server.server_port}"
         run = replace(make_run(source=HttpSource(url), follow=True, interval_seconds=0), say=said.append)
 
@@ -227,7 +227,7 @@ def test_who_follows_goes_on_when_the_gateway_does(make_run: MakeRun, monkeypatc
             tries.append("away" if not tries else "busy" if len(tries) == 1 else "well")
             if tries[-1] == "away":
                 run = replace(run, options=replace(run.options, source=HttpSource("http://127.0.0.1:1")))
-            server.RequestHandlerClass = Busy if tries[-1] == "busy" else Spoiled
+            server.RequestHandlerClass = BusyGateway if tries[-1] == "busy" else Spoiled
             if len(tries) == 4:
                 stop.set()
             return ingest.run(run)
