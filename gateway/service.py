@@ -86,15 +86,8 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adop
         for name in SERVERS:
             logging.getLogger(name).addFilter(lambda _: app.state.failure is None)  # `CannotStart` has the reason
         try:
-            anyio.run(
-                serve,
-                app,
-                settings,
-                again or (lambda: settings),
-                listener,
-                backend=settings.loop,
-                backend_options=options,
-            )
+            about = app, settings, again or (lambda: settings), listener
+            anyio.run(serve, *about, backend=settings.loop, backend_options=options)
             _check_membership(app.state.gateway)
         except BaseException:  # its type depends on the server, and it may be in an exception group
             if app.state.failure is None:

@@ -47,7 +47,6 @@ from .log_entries import learn, rows
 from .restore import StreamFiles
 from .settings import StreamrSettings
 
-LINK_VERSIONS = VERSIONS[WITH_ID]  # in which links of gateways ask for ids
 MAX_HOST = 255  # characters of the Host header that a node sent (RFC 1035, section 2.3.4)
 
 
@@ -90,9 +89,8 @@ class StreamrAdapter(Adapter):
         self.streams.start(services)
         self.publishers.start(services.index)
         self.cursors.keep_only(peer.url for peer in self.options.peers)
-        secrets, work = self.home.secrets, services.work
-        logouts_file = BackgroundFile(secrets / logouts.LOGOUTS_FILE, self.logouts.data, work)
-        cursors_file = BackgroundFile(secrets / CURSORS_FILE, self.cursors.data, work)
+        logouts_file = BackgroundFile(self.home.secrets / logouts.LOGOUTS_FILE, self.logouts.data, services.work)
+        cursors_file = BackgroundFile(self.home.secrets / CURSORS_FILE, self.cursors.data, services.work)
         self.logouts.on_change, self.cursors.on_change = logouts_file.save, cursors_file.save
         self._files = (logouts_file, cursors_file)
         self.cursors.tell = self.logouts.tell = partial(services.tell_members, NAME)
@@ -134,7 +132,7 @@ class StreamrAdapter(Adapter):
         if request.path == NETWORK:
             return NetworkSession(*about, nodes=self.nodes, url=self._url(request))
         session = StreamrSession(*about)
-        if request.query.get(ASKED) and versions == LINK_VERSIONS:
+        if request.query.get(ASKED) and versions == VERSIONS[WITH_ID]:  # a link of a gateway
             session.form_key = WITH_ID
         return session
 
@@ -170,7 +168,7 @@ class StreamrAdapter(Adapter):
         """Files of stream messages that brokers wrote."""
         return StreamFiles(self.parts.publish_handler, self.bus.peers)
 
-    # Names
+    # Names and forms
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002  (never taken)
         """The channel's own name, which determines the stream and the partition (`ids.stream_of`)."""
@@ -190,8 +188,6 @@ class StreamrAdapter(Adapter):
         if peer.protocol == NAME and peer.identity is not None:
             return peer.identity
         return self.bridge_signer.keys.of(peer.protocol, peer.identity, peer.number).address
-
-    # Forms
 
     def add_refs(self, run: Sequence[Message]) -> None:
         """Store each message's position in its sender's chain, and note which messages do not fit: see `Forms`."""
