@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from .bounded import BoundedMap
 from .member import Member
 from .message import Peer
@@ -62,7 +60,7 @@ class Roster:
         del connections[peer.connection_protocol]
         if connections:
             last = next(reversed(connections))
-            self.peers[peer.number] = replace(self.peers[peer.number], connection_protocol=last)
+            self.peers[peer.number] = self.peers[peer.number].connected_by(last or peer.protocol)
         else:
             del self.peers[peer.number], self.connections[peer.number]
 

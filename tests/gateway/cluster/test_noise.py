@@ -161,7 +161,11 @@ def test_all_members_ignore_the_same_signals(seed: int) -> None:
 def test_a_member_compares_what_counted_and_names_who_disturbs() -> None:
     status = SimpleNamespace(silence=0.0, error=None)
     transport: Any = SimpleNamespace(
-        place=10, status=lambda: status, tell=SilentTransport().tell, later=SilentTransport().later, answers=lambda: True
+        place=10,
+        status=lambda: status,
+        tell=SilentTransport().tell,
+        later=SilentTransport().later,
+        answers=lambda: True,
     )
     now = 0.0
     member = Membership("me", transport, lambda: now)
