@@ -198,13 +198,8 @@ class Turn:
         """Take the next element of the stream."""
         if self.over:
             return
-        entries: Sequence[Entry] = ()
         try:
-            if self._sent is not None and data == self._sent.data:
-                batch = self._sent.batch  # its records are known here
-            else:
-                batch = decode_batch(data)
-                entries = entries_of(batch)
+            batch, entries = self._decoded(data)
         except BadBatch:
             if (name := decode_removal(data)) is not None:
                 self._remove(name)
@@ -237,6 +232,13 @@ class Turn:
         self._follow_turn()
         if sent is not None and self._wanting is not None and not self.acting:
             self._ask()  # again, for it may have been heard by nobody who has the turn now
+
+    def _decoded(self, data: bytes) -> tuple[Batch, Sequence[Entry]]:
+        """The batch in *data*, and its records but for one's own, which are known; raises `BadBatch` if it is none."""
+        if self._sent is not None and data == self._sent.data:
+            return self._sent.batch, ()
+        batch = decode_batch(data)
+        return batch, entries_of(batch)
 
     def _remove(self, name: str) -> None:
         """An operator removed the gateway *name*: nobody waits for it, and if it is this one, it ends."""

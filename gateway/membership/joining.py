@@ -16,8 +16,10 @@ from gateway.storage.segments import Segments, parse_header
 
 from .transport import TICK, CannotJoin, ClusterTransport
 
+# Much is indexed before the turn is wanted, and again what came meanwhile: all others would wait for that.
 MAX_UNINDEXED: Final = 10_000  # records that may be indexed in the first turn, half a second
 NAMESAKE_SECONDS: Final = 0.5  # in which another gateway with the same name, if it has the turn, says so
+NO_TURN: Final = "no turn in the cluster for {:.0f} seconds: {}"
 JOIN_SECONDS: Final = 60.0  # to get the turn for the first time, once the stream was read
 
 
@@ -30,10 +32,7 @@ def join(
     clock: Callable[[], float],
     index: Callable[[], object],
 ) -> None:
-    """Write what the stream has into the log in *folder*, have it *index*ed, and get the turn; raises `CannotJoin`.
-
-    Much is indexed before the turn is wanted, and again what came meanwhile: all others would wait for that.
-    """
+    """Write what the stream has into the log in *folder*, have it *index*ed, and get the turn; raises `CannotJoin`."""
     turn.callbacks = joining = _JoiningLog(folder)
     turn.pinned, turn.base = True, joining.log.next_seq
     try:
@@ -50,21 +49,12 @@ def join(
                     turn.callbacks = joining = _JoiningLog(folder)
                     begun, indexed = clock(), end
                     continue
-                if asked < 0:  # the member that passes the turn on answers this first
-                    agreement.ask()
-                    asked = clock()
-                if clock() - asked >= (NAMESAKE_SECONDS if turn.is_namesakes else 0):
-                    turn.want()
+                asked = _want(turn, agreement, clock, asked)
             elif turn.position.number:
                 begun = clock()
-            if (call := transport.receive(TICK)) is not None:
-                call()
-            else:
-                turn.tick()
+            _do_next(turn, transport)
             if clock() - begun > JOIN_SECONDS:
-                raise CannotJoin(
-                    f"no turn in the cluster for {JOIN_SECONDS:.0f} seconds: {transport.status().error or QUIET}"
-                )
+                raise CannotJoin(NO_TURN.format(JOIN_SECONDS, transport.status().error or QUIET))
         joining.check_end(turn.position.next_seq)
         joining.close()
     except BaseException:
@@ -73,6 +63,24 @@ def join(
     finally:
         if not joining.is_closed:
             joining.log.close()
+
+
+def _want(turn: Turn, agreement: Agreement, clock: Callable[[], float], asked: float) -> float:
+    """Want the turn, once the terms of the others were asked for; return when, before which *asked* is negative."""
+    if asked < 0:  # the member that passes the turn on answers this first
+        agreement.ask()
+        asked = clock()
+    if clock() - asked >= (NAMESAKE_SECONDS if turn.is_namesakes else 0):
+        turn.want()
+    return asked
+
+
+def _do_next(turn: Turn, transport: ClusterTransport) -> None:
+    """Do what is due next, or look at the time."""
+    if (call := transport.receive(TICK)) is not None:
+        call()
+    else:
+        turn.tick()
 
 
 def _is_at_end(transport: ClusterTransport) -> bool:
