@@ -11,7 +11,8 @@ ROOT = Path(__file__).parent.parent
 
 @cache
 def paths(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+    found = (ROOT / folder).rglob("*.py")
+    return sorted(path for path in found if "node_modules" not in path.parts)  # npm's packages have scripts in Python 2
 
 
 def modules(folder: str) -> list[Path]:
