@@ -42,10 +42,10 @@ class HeadHttp(TimedHttp):
             self.logger.warning(message)
             self.send_400_response(message)
             return
-        if was_in_head and self._in_head and head == self._heads:  # all of it was of one head
-            self._head_size += len(data)
-        elif was_in_head or self._body_size != before:
+        if head != self._heads or self._body_size != before:  # a request or a part of a body was in it
             self._silence = 0
+        elif was_in_head and self._in_head:
+            self._head_size += len(data)
         else:
             self._silence += len(data)
         if self._head_size > self.max_head or self._silence > MAX_SILENCE or len(self.headers or ()) > MAX_HEADERS:

@@ -38,6 +38,7 @@ MAX_PIPELINE = 4  # requests that wait for the one before them; later input stay
 HEAD_SLICE = 256  # bytes parsed at once where requests may begin, some ten requests; a body is parsed at once
 LONG_HEAD_SLICE = 2 << 10  # bytes parsed at once within a long head
 MAX_SLICES = 64  # parsed at once, half a millisecond of small chunks or requests; the rest in the loop's next turn
+BUSY_SLICES = 8  # the same on a busy connection, in a turn of its own
 CYCLE_BYTES = 32 << 10  # memory of a request that waits for the one before it
 RETRY_HEADERS = {"Retry-After": "10"}  # seconds; sent if there is no room for a connection
 MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
@@ -58,6 +59,17 @@ class _FlowControl(FlowControl):
         http = self._http()
         if http is None or not http.has_unparsed:
             super().resume_reading()
+
+
+class _ParsingTurn:
+    """A turn in which a busy connection parses what it has read."""
+
+    def __init__(self, http: FastHttp) -> None:
+        self._http = http
+
+    def take_turn(self) -> None:
+        """Parse some of it."""
+        self._http.parse_in_turn()
 
 
 class FastHttp(DirectHttp):
@@ -171,6 +183,7 @@ class FastHttp(DirectHttp):
     def _parse(self, data: bytes) -> None:
         """Parse *data* in slices, as long as not too many requests wait for the one before them."""
         at, slices, began, begin, self._parsing = 0, 0, self.begin_step(), perf_counter(), True
+        limit = BUSY_SLICES if self._load.busy else MAX_SLICES
         while at < len(data) and not self._ending and not self._upgraded:
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._postpone(data[at:])
@@ -181,9 +194,9 @@ class FastHttp(DirectHttp):
             self.parse(data[at:end])
             at = end
             slices += 1
-            if slices >= MAX_SLICES and at < len(data) and not self._ending and not self._upgraded:
+            if slices >= limit and at < len(data) and not self._ending and not self._upgraded:
                 self._postpone(data[at:])
-                self.loop.call_soon(self._resume_parsing)
+                self._continue_parsing()
                 break
         self._parsing = False
         if self._waiting is not None and not self._queued:
@@ -195,6 +208,19 @@ class FastHttp(DirectHttp):
             self._begin_head()  # blank lines begin no request, but must not stop the timers
         if not self._head_suspended:
             self._watch_head()
+
+    def _continue_parsing(self) -> None:
+        """Parse what was postponed in the next turn of the loop; on a busy connection, when its turn has come."""
+        if self._load.busy:
+            self._turns.add(_ParsingTurn(self), self._load.priority)
+        else:
+            self.loop.call_soon(self._resume_parsing)
+
+    def parse_in_turn(self) -> None:
+        """Parse some of what was postponed, which uses up this turn of the loop."""
+        if self._unparsed and not self._ending:
+            self._turns.spend(self._turns.budget_seconds)
+            self._resume_parsing()
 
     def _postpone(self, data: bytes) -> None:
         """Parse *data* later; until then nothing is read and the timer of the head is stopped."""

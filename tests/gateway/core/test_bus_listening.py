@@ -13,7 +13,7 @@ from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable
 from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.storage.record import decode
+from gateway.storage.record import decode_body
 from tests.gateway.core.bus_toys import Make, to
 
 if TYPE_CHECKING:
@@ -298,7 +298,6 @@ def test_a_session_that_left_while_waiting_is_not_resumed(join: Make, full_disk:
 def test_the_record_in_the_log_is_the_published_message(core: Core) -> None:
     message = core.say(b'{"n": 1.0}', wire=b"raw", sender=Peer(7, "toy", "alice"))
     core.sync()
-    line = core.segments.read(message.seq, 0)
-    back = decode(line)
+    back = decode_body(core.segments.read(message.seq, 0))
     assert isinstance(back, Message)
     assert (back.content, back.wire, back.sender) == (b'{"n": 1.0}', b"raw", Peer(7, "toy", "alice"))

@@ -174,7 +174,7 @@ def test_a_key_publishes_once(http: httpx.Client) -> None:
     assert "Idempotency-Key" in problem(http.post(LOBBY, content='"two"', headers=key), 422)
     assert say(http, "one", "/v1/channels/other/messages", **key)["sequence"] > first["sequence"]
     assert len(http.get(LOBBY).json()["messages"]) == 1
-    problem(http.post(LOBBY, content="1", headers={"Idempotency-Key": "k" * 10_000}), 400)
+    problem(http.post(LOBBY, content="1", headers={"Idempotency-Key": "k" * 5_000}), 400)
 
 
 def test_a_key_publishes_once_even_at_once(http: httpx.Client) -> None:

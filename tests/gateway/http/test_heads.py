@@ -87,3 +87,16 @@ def test_chunks_of_one_byte_are_a_body(server: Server) -> None:
     body = b"".join(b"1\r\n%c\r\n" % byte for byte in text) + b"0\r\n\r\n"
     assert status(server, POST, CHUNKED, method=b"POST", body=body) == 201
     assert text in answered(server, POST + b"?order=desc&limit=1")
+
+
+def test_a_kept_connection_may_make_any_number_of_requests(server: Server) -> None:
+    """A request without a body, which came in one piece, once counted as silence of a body that never came."""
+    host, port = server.http.split(":")
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Padding: %b\r\n\r\n" % (b"x" * 4_000)
+    with socket.create_connection((host, int(port)), PATIENCE) as peer, peer.makefile("rb") as answers:
+        for _ in range(20):
+            peer.sendall(request)
+            assert answers.readline().startswith(b"HTTP/1.1 200")
+            while answers.readline() != b"\r\n":
+                pass
+            answers.read(len(b'{"status":"alive"}'))
