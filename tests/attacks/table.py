@@ -158,7 +158,8 @@ ATTACKS: Final = (
     Attack("pages", "a web page of another origin, and a rebound name", rights.pages, told=("http 403",)),
     Attack("long-heads", "queries, lists of addresses and types, and headers, of all there is room for",
            requests.long_heads, told=("http 414", "http 431")),
-    Attack("small-chunks", "bodies in chunks of one byte, without an end", requests.small_chunks),
+    Attack("small-chunks", "bodies in chunks of one byte, without an end", requests.small_chunks,
+           brief=False),  # others wait for seconds; see docs/operations.md
     Attack("smuggling", "requests in the bodies of requests that ask for another protocol", requests.smuggled,
            told=("http 201",)),
     Attack("smuggling-trio", "the same with `--loop trio`", requests.smuggled, needs=TRIO, told=("http 201",)),
