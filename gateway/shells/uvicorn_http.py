@@ -61,17 +61,6 @@ class _FlowControl(FlowControl):
             super().resume_reading()
 
 
-class _ParsingTurn:
-    """A turn in which a busy connection parses what it has read."""
-
-    def __init__(self, http: FastHttp) -> None:
-        self._http = http
-
-    def take_turn(self) -> None:
-        """Parse some of it."""
-        self._http.parse_in_turn()
-
-
 class FastHttp(DirectHttp):
     """uvicorn's protocol, with limits: to connections, to the time and size of a request's head, to what is kept.
 
@@ -212,15 +201,9 @@ class FastHttp(DirectHttp):
     def _continue_parsing(self) -> None:
         """Parse what was postponed in the next turn of the loop; on a busy connection, when its turn has come."""
         if self._load.busy:
-            self._turns.add(_ParsingTurn(self), self._load.priority)
+            self._turns.add(self, self._load.priority)
         else:
             self.loop.call_soon(self._resume_parsing)
-
-    def parse_in_turn(self) -> None:
-        """Parse some of what was postponed, which uses up this turn of the loop."""
-        if self._unparsed and not self._ending:
-            self._turns.spend(self._turns.budget_seconds)
-            self._resume_parsing()
 
     def _postpone(self, data: bytes) -> None:
         """Parse *data* later; until then nothing is read and the timer of the head is stopped."""
@@ -252,8 +235,13 @@ class FastHttp(DirectHttp):
             self._turns.add(self, self._load.priority)
 
     def take_turn(self) -> None:
-        """Answer the waiting request, which uses up this turn of the loop."""
-        if self._waiting is None or self._ending:
+        """Answer the waiting request, or else parse more, which uses up this turn of the loop."""
+        if self._ending:
+            return
+        if self._waiting is None:
+            if self._unparsed:
+                self._turns.spend(self._turns.budget_seconds)
+                self._resume_parsing()
             return
         if self._penalty_pause(0.0):  # others of the network have had turns meanwhile
             self._await_turn()
