@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
             "_portion",
             "_turn_requested",
         ),
-        *("_unhandled", "_session", "_stall_timer", "_pongs_unread", "_turns", "transport"),
+        *("_handled_size", "_unhandled", "_session", "_stall_timer", "_pongs_unread", "_turns", "transport"),
     )
 
     transport: asyncio.Transport
@@ -73,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._eof = False  # the peer will send nothing more
         self._linger_timer: asyncio.TimerHandle | None = None
         self._unhandled: deque[bytes] | None = None  # input that was read and not handled yet
+        self._handled_size = 0  # bytes of its first piece that were
         self._portion: Portion | None = None  # how much of it to handle at once, once something took long
         self._turn_requested = False  # `take_turn` will be called
         self._pause_timer: asyncio.TimerHandle | None = None  # while it runs, nothing is handled or read
@@ -153,8 +154,11 @@ class Connection(asyncio.Protocol):
         if self._unhandled is not None:
             if not self._turn_requested:
                 self._turn_requested = True
-                self._portion = self._portion or Portion()
-                self._turns.add(self, self._portion.priority)
+                portion = self._portion = self._portion or Portion()
+                if portion.busy or (session is not None and session.penalty is not None):
+                    self._turns.add(self, portion.priority)
+                else:
+                    self._turns.add_light(self, sum(map(len, self._unhandled)) - self._handled_size)
         elif self._reading_paused:
             self._reading_paused = False
             self.transport.resume_reading()
@@ -218,8 +222,7 @@ class Connection(asyncio.Protocol):
         if not (heavy or (session.penalty is not None and self._is_penalized(session))):
             self._turns.other_arrivals += 1
         elif self._turns.is_used_up and self._unhandled is None:
-            self._unhandled = deque((data,))
-            self._pause_reading()
+            self._postpone(data)
             self._resume_reading()
             return
         if self._unhandled is not None:  # TLS may hand over what it has although reading is paused
@@ -227,11 +230,15 @@ class Connection(asyncio.Protocol):
             if session.bus.read_pacer is not None:
                 session.bus.read_pacer.budget.record_read(len(data))
         elif len(data) > (FIRST_PORTION if portion is None else portion.size):
-            self._unhandled = deque((data,))
-            self._pause_reading()
+            self._postpone(data)
             self.take_turn()
         else:
             self._handle(data)
+
+    def _postpone(self, data: bytes) -> None:
+        self._unhandled = deque((data,))
+        self._handled_size = 0
+        self._pause_reading()
 
     @staticmethod
     def _is_penalized(session: Session) -> bool:
@@ -256,12 +263,15 @@ class Connection(asyncio.Protocol):
         assert self._unhandled is not None
         assert self._session is not None
         self._portion = self._portion or Portion()
-        data, size = self._unhandled.popleft(), self._portion.size
-        if len(data) > size:
-            self._unhandled.appendleft(data[size:])
-            data = data[:size]
-        elif not self._unhandled:
-            self._unhandled = None
+        begin, end, data = self._handled_size, self._handled_size + self._portion.size, self._unhandled[0]
+        if len(data) > end:
+            self._handled_size = end  # the rest stays where it is: copying it for each portion costs more than handling
+        else:
+            self._handled_size = 0
+            self._unhandled.popleft()
+            if not self._unhandled:
+                self._unhandled = None
+        data = data[begin:end]
         self._session.more_follows = self._unhandled is not None
         return data
 

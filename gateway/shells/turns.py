@@ -4,6 +4,9 @@ A connection that uses more than `SHARE` of the loop is busy. The input of busy 
 handled in portions: all busy connections together get one portion of about `TURN` in each iteration of the loop, the
 one that used least lately first. Light connections are served before that, so they wait for the rest of one portion at
 most. While only busy connections have input, a portion is `LONG_TURN`.
+
+The long reads of light connections come before the portions of busy ones and get `LONG_TURN` of each iteration, the
+shortest first: a few kilobytes do not wait behind megabytes that hundreds of others send at the same time.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ WAITING = 8  # seconds of waiting that count as one of work: for the disk, but m
 BELIEVED = ALLOWANCE / 2  # seconds by the clock that count as work where the CPU time was not measured
 WATCH_SECONDS = 10.0  # for which the CPU time of a connection is measured after it took longer
 CHEAP_SECONDS = LONG_TURN / 8  # a read that takes less is not accounted for
+BYTE_DELAY = 8e-6  # seconds by which a byte of a light connection lets others come first: two for the longest read
 
 
 class Schedulable(Protocol):
@@ -44,7 +48,8 @@ class Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.other_arrivals = 0  # reads and requests of connections that are not busy
         self._loop = loop
-        self._waiting: list[tuple[float, int, Schedulable]] = []  # a heap
+        self._light: list[tuple[float, int, Schedulable]] = []  # a heap: long reads of light connections
+        self._busy: list[tuple[float, int, Schedulable]] = []  # a heap
         self._numbers = count()
         self._due = False  # a call of `_run` is on its way
         self._runs = 0
@@ -59,11 +64,16 @@ class Turns:
     @property
     def progress(self) -> Progress:
         """Return how many connections wait and how often turns were given, for the watchdog."""
-        return Progress(len(self._waiting), self._runs)
+        return Progress(len(self._light) + len(self._busy), self._runs)
 
     def add(self, busy: Schedulable, priority: float) -> None:
         """Let *busy* take one of the next turns, one for each call; the lowest *priority* (`LoopUsage`) comes first."""
-        heappush(self._waiting, (priority, next(self._numbers), busy))
+        heappush(self._busy, (priority, next(self._numbers), busy))
+        self._call()
+
+    def add_light(self, light: Schedulable, size: int) -> None:
+        """Let *light*, which has *size* bytes of input, take one of the next turns before all busy connections."""
+        heappush(self._light, (perf_counter() + size * BYTE_DELAY, next(self._numbers), light))
         self._call()
 
     @property
@@ -104,16 +114,19 @@ class Turns:
         if self._yields():
             self._call()
             return
-        self._spent = 0.0
-        budget = self.budget_seconds
         try:
-            for _ in range(len(self._waiting)):
-                heappop(self._waiting)[2].take_turn()
-                if self._spent >= budget:
-                    break
+            self._serve(self._light, LONG_TURN)
+            self._serve(self._busy, self.budget_seconds)
         finally:
-            if self._waiting:
+            if self._light or self._busy:
                 self._call()
+
+    def _serve(self, waiting: list[tuple[float, int, Schedulable]], budget: float) -> None:
+        self._spent = 0.0
+        for _ in range(len(waiting)):
+            heappop(waiting)[2].take_turn()
+            if self._spent >= budget:
+                break
 
     def _yields(self) -> bool:
         """Whether to wait for others, which had input since the last call and are served first."""

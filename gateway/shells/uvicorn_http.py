@@ -72,7 +72,8 @@ class FastHttp(DirectHttp):
 
     network = ""  # of the client, while the connection is counted
     _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`
-    _unparsed = b""  # read, and not parsed yet
+    _unparsed = b""  # read, and not parsed yet, beyond the first `_parsed_size` bytes
+    _parsed_size = 0
     _paused = False  # nothing is parsed for a while
     _answered = False  # a request was; before that a connection has no share of its own (`gateway.core.read_pacer`)
     _upgraded = False
@@ -163,19 +164,19 @@ class FastHttp(DirectHttp):
 
     def _resume_parsing(self) -> None:
         if not self._paused and not self._ending:
-            data, self._unparsed = self._unparsed, b""
+            data, begin, self._unparsed = self._unparsed, self._parsed_size, b""
             self._head_suspended = False
-            self._parse(data)
+            self._parse(data, begin)
             if not self._unparsed:
                 self.flow.resume_reading()
 
-    def _parse(self, data: bytes) -> None:
-        """Parse *data* in slices, as long as not too many requests wait for the one before them."""
-        at, slices, began, begin, self._parsing = 0, 0, self.begin_step(), perf_counter(), True
+    def _parse(self, data: bytes, at: int = 0) -> None:
+        """Parse *data* from *at* on in slices, as long as not too many requests wait for the one before them."""
+        slices, began, begin, self._parsing = 0, self.begin_step(), perf_counter(), True
         limit = BUSY_SLICES if self._load.busy else MAX_SLICES
         while at < len(data) and not self._ending and not self._upgraded:
             if len(self.pipeline) >= MAX_PIPELINE:
-                self._postpone(data[at:])
+                self._postpone(data, at)
                 break
             in_body = not self._in_head and self.cycle is not None and self.cycle.more_body
             size = self._body_length - self._body_size if in_body else min(self._head_size, LONG_HEAD_SLICE)
@@ -184,7 +185,7 @@ class FastHttp(DirectHttp):
             at = end
             slices += 1
             if slices >= limit and at < len(data) and not self._ending and not self._upgraded:
-                self._postpone(data[at:])
+                self._postpone(data, at)
                 self._continue_parsing()
                 break
         self._parsing = False
@@ -205,9 +206,11 @@ class FastHttp(DirectHttp):
         else:
             self.loop.call_soon(self._resume_parsing)
 
-    def _postpone(self, data: bytes) -> None:
-        """Parse *data* later; until then nothing is read and the timer of the head is stopped."""
-        self._unparsed += data
+    def _postpone(self, data: bytes, begin: int = 0) -> None:
+        """Parse *data* from *begin* on later; until then nothing is read and the timer of the head is stopped."""
+        if self._unparsed:
+            data, begin = self._unparsed[self._parsed_size :] + data, 0
+        self._unparsed, self._parsed_size = data, begin
         self.flow.pause_reading()
         if self._in_head:
             self._stop_head_timer()

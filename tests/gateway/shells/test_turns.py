@@ -8,6 +8,7 @@ import pytest
 
 from gateway.shells.turns import (
     ALLOWANCE,
+    BYTE_DELAY,
     FIRST_PORTION,
     LONG_TURN,
     MAX_PORTION,
@@ -141,6 +142,39 @@ def test_portions_that_take_no_time_share_one_turn() -> None:
         for _ in range(30):  # three are enough, unless the machine is busy
             await asyncio.sleep(0)
         assert [one.left for one in busy] == [0] * 10
+
+    asyncio.run(check())
+
+
+def test_a_short_read_of_a_light_connection_comes_before_longer_ones_and_busy_connections(
+    clock: SteppedClock,
+) -> None:
+    async def check() -> None:
+        turns, done = Turns(asyncio.get_running_loop()), list[str]()
+
+        class One:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def take_turn(self) -> None:
+                done.append(self.name)
+                turns.spend(LONG_TURN)
+
+        turns.add(One("busy"), 0.0)
+        turns.add(One("busier"), 1.0)
+        for name, size in (("long", MAX_PORTION), ("older", MAX_PORTION), ("short", FIRST_PORTION)):
+            turns.add_light(One(name), size)
+            clock.now += 0.01
+        assert turns.progress.waiting == 5
+        await asyncio.sleep(0)
+        assert done == ["short", "busy"], "both kinds have a portion in each iteration"
+        clock.now += 3 * MAX_PORTION * BYTE_DELAY
+        turns.add_light(One("late"), FIRST_PORTION)
+        await asyncio.sleep(0)
+        assert done[2:] == ["long", "busier"], "a long read does not wait for ever"
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert done[4:] == ["older", "late"]
 
     asyncio.run(check())
 
