@@ -127,6 +127,7 @@ def test_a_damaged_index_is_not_ready_until_it_is_made_anew(
 def test_a_disk_that_fails_is_named_and_who_waits_for_it_is_told(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert http.put("/v1/channels/settled").status_code == 201, "what the start writes is on disk as well"
     sync, full = os.fdatasync, threading.Event()
     full.set()
 
