@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
             if not self._turn_requested:
                 self._turn_requested = True
                 portion = self._portion = self._portion or Portion()
-                if portion.busy or (session is not None and session.penalty is not None):
+                if portion.busy or (session is not None and self._is_penalized(session)):
                     self._turns.add(self, portion.priority)
                 else:
                     self._turns.add_light(self, sum(map(len, self._unhandled)) - self._handled_size)
