@@ -5,8 +5,8 @@ handled in portions: all busy connections together get one portion of about `TUR
 one that used least lately first. Light connections are served before that, so they wait for the rest of one portion at
 most. While only busy connections have input, a portion is `LONG_TURN`.
 
-The long reads of light connections come before the portions of busy ones and get `LONG_TURN` of each iteration, the
-shortest first: a few kilobytes do not wait behind megabytes that hundreds of others send at the same time.
+The long reads of light connections come before the portions of busy ones in all iterations but one in `BUSY_FIRST`,
+the shortest first: a few kilobytes do not wait behind megabytes that hundreds of others send at the same time.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ WAITING = 8  # seconds of waiting that count as one of work: for the disk, but m
 BELIEVED = ALLOWANCE / 2  # seconds by the clock that count as work where the CPU time was not measured
 WATCH_SECONDS = 10.0  # for which the CPU time of a connection is measured after it took longer
 CHEAP_SECONDS = LONG_TURN / 8  # a read that takes less is not accounted for
+BUSY_FIRST = 4  # iterations, in one of which busy connections come before long reads of light ones
 BYTE_DELAY = 8e-6  # seconds by which a byte of a light connection lets others come first: two for the longest read
 
 
@@ -114,19 +115,17 @@ class Turns:
         if self._yields():
             self._call()
             return
-        try:
-            self._serve(self._light, LONG_TURN)
-            self._serve(self._busy, self.budget_seconds)
-        finally:
-            if self._light or self._busy:
-                self._call()
-
-    def _serve(self, waiting: list[tuple[float, int, Schedulable]], budget: float) -> None:
         self._spent = 0.0
-        for _ in range(len(waiting)):
-            heappop(waiting)[2].take_turn()
-            if self._spent >= budget:
-                break
+        budget, light, busy = self.budget_seconds, self._light, self._busy
+        try:
+            for waiting in (light, busy) if self._runs % BUSY_FIRST else (busy, light):
+                for _ in range(len(waiting)):
+                    heappop(waiting)[2].take_turn()
+                    if self._spent >= budget:
+                        return
+        finally:
+            if light or busy:
+                self._call()
 
     def _yields(self) -> bool:
         """Whether to wait for others, which had input since the last call and are served first."""
