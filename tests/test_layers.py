@@ -43,7 +43,7 @@ MAY = {
     "gateway.membership": STORAGE
     | {"gateway.access", "gateway.adapter", "gateway.cluster", "gateway.jetstream"}
     | {"gateway.monitoring.metrics", "gateway.settings", "gateway.shells.links"},
-    "gateway.monitoring": STORAGE | {"gateway.settings"},
+    "gateway.monitoring": STORAGE | {"gateway.settings", "gateway.system"},
     "gateway.reconciliation": STORAGE,
     "gateway.settings": STORAGE | {"gateway.access", "gateway.adapter", "gateway.listeners", "gateway.system"},
     "gateway.system": CORE,

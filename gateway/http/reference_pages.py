@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from starlette.responses import FileResponse
@@ -83,12 +84,14 @@ def router() -> APIRouter:
             raise Problem("not-found", f"there is no {shortened(name)} here; GET /docs shows the page")
         return FileResponse(folder / name, media_type=ASSETS[name], headers=CACHE)
 
-    document: list[bytes] = []  # made when it is first asked for
+    document: list[bytes] = []  # made when it is first asked for, once
+    making = anyio.Lock()
 
     @routes.get("/openapi.json")
     async def openapi(request: Request) -> Response:
-        if not document:  # in a thread, as that takes 0.1 s
-            document.append(await anyio.to_thread.run_sync(lambda: dumps(request.app.openapi())))
+        async with making:
+            if not document:  # in a thread, as that takes 0.1 s
+                document.append(await anyio.to_thread.run_sync(lambda: dumps(request.app.openapi())))
         return Response(document[0], media_type="application/json")
 
     async def show(request: Request) -> Response:

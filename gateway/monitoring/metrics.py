@@ -28,6 +28,9 @@ from prometheus_client.utils import floatToGoString
 from gateway.core.bounded import BoundedMap
 from gateway.core.histogram import Histogram
 from gateway.core.message import REST, Message
+from gateway.system.shared_result import SharedResult
+
+INTERVAL = 0.25  # seconds between two expositions, each of which takes 8 ms of a thread
 
 
 class Family(NamedTuple):
@@ -154,6 +157,7 @@ class Metrics:
         )  # messages and deliveries; never in what Prometheus gets
         self._messages = self.counts["messages"]
         self._deliveries = self.counts["deliveries"]
+        self._exposition = SharedResult(self._make_exposition, INTERVAL)
 
     def published(self, run: Sequence[Message], deliveries: int) -> None:
         """Count a run of messages that was accepted, and its deliveries to sessions."""
@@ -196,7 +200,10 @@ class Metrics:
         return row
 
     async def exposition(self) -> bytes:
-        """All metrics in the Prometheus text format; a thread writes the text, since that takes 8 ms."""
+        """All metrics in the Prometheus text format, read after this call; a thread writes the text."""
+        return await self._exposition.get()
+
+    async def _make_exposition(self) -> bytes:
         await anyio.to_thread.run_sync(self.refresh)
         return await anyio.to_thread.run_sync(_text, list(_Families(self).collect()))
 

@@ -1,0 +1,60 @@
+"""What is expensive is made once for all that wait."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import anyio
+import pytest
+
+from gateway.system.shared_result import SharedResult
+
+INTERVAL = 0.1
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_all_that_wait_share_a_result_that_is_newer_than_their_question(backend: str) -> None:
+    begun, got = list[float](), list[int]()
+
+    async def make() -> int:
+        begun.append(monotonic())
+        await anyio.sleep(0.02)
+        return len(begun)
+
+    async def check() -> None:
+        shared = SharedResult(make, INTERVAL)
+
+        async def ask() -> None:
+            got.append(await shared.get())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await anyio.sleep(0.01)  # the first result is being made: it may be older than what follows
+            for _ in range(10):
+                tasks.start_soon(ask)
+        assert got == [1] + [2] * 10
+        assert begun[1] - begun[0] >= INTERVAL
+
+    anyio.run(check, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_failure_and_a_caller_that_leaves_are_nobody_elses(backend: str) -> None:
+    begun = list[int]()
+
+    async def make() -> int:
+        begun.append(len(begun))
+        if len(begun) == 1:
+            raise ZeroDivisionError
+        await anyio.sleep(0.01)
+        return len(begun)
+
+    async def check() -> None:
+        shared = SharedResult(make, 0.0)
+        with pytest.raises(ZeroDivisionError):
+            await shared.get()
+        with anyio.move_on_after(0.001):
+            await shared.get()
+        assert await shared.get() == 3
+
+    anyio.run(check, backend=backend)
