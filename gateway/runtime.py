@@ -19,7 +19,7 @@ from gateway.core.channels import Channels
 from gateway.core.contracts import Policies
 from gateway.core.message import MessageIds, Peer
 from gateway.core.peers import PeerRegistry
-from gateway.core.stamper import LogClock
+from gateway.core.stamper import LogClock, Stamper
 from gateway.core.trace import Tracer
 from gateway.core.watchdog import Progress, Watchdog
 from gateway.listeners.admission import Admission
@@ -233,12 +233,11 @@ class Gateway:
             self.log,
             self.channels,
             self.peers,
-            ids,
+            Stamper(ids, self.log_clock.now),
             clock,
             self.metrics,
             translators=self.adapters,
             policies=Policies(self.access.allowed, self.throttle, pacer, limits.subscriptions),
-            log_time=self.log_clock.now,
         )
         self.log.on_resume = self.bus.resume_waiting
         self.bus.charge = self.charge

@@ -27,7 +27,7 @@ from gateway.core.message import Message, MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.core.stamper import LogClock
+from gateway.core.stamper import LogClock, Stamper
 from gateway.monitoring.metrics import Metrics
 from gateway.storage import index
 from gateway.storage.compaction import Compaction
@@ -218,7 +218,7 @@ class Core:
             self.index.peer,
             self.index.peer_numbered,
         )
-        self.bus = Bus(self.log, self.channels, self.peers, self.ids, self.clock, self.metrics, log_time=self.log_time)
+        self.bus = Bus(self.log, self.channels, self.peers, Stamper(self.ids, self.log_time), self.clock, self.metrics)
         self.log.on_resume = self.bus.resume_waiting
         self.open = True
 

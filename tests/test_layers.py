@@ -17,19 +17,20 @@ from tests.modules import OURS, ROOT, imports, modules, name_of, nodes, paths, s
 # modules. What is not named here is put together from everything: the commands, and what is in no folder.
 CORE = {"gateway.core"}
 STORAGE = CORE | {"gateway.storage"}
+DIRECTORIES = {"gateway.system.directories"}  # needs nothing of the gateway
 MAY = {
     "gateway.core": set[str](),
     "gateway.adapter": CORE,
     "gateway.exchange": CORE,
-    "gateway.storage": CORE,
-    "gateway.access": CORE | {"gateway.settings"},
+    "gateway.storage": CORE | DIRECTORIES,
+    "gateway.access": CORE | DIRECTORIES | {"gateway.settings"},
     "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.reconciliation", "gateway.runtime"},
     "gateway.help": {"gateway.http"},
     "gateway.webhooks": STORAGE | {"gateway.access", "gateway.http", "gateway.runtime", "gateway.settings"},
     "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.listeners"},
     "gateway.client": set[str](),
     "gateway.clients": {"gateway.client"},
-    "gateway.backup": STORAGE,
+    "gateway.backup": STORAGE | DIRECTORIES,
     "gateway.cluster": STORAGE,
     "gateway.jetstream": {"gateway.core.errors"},
     "gateway.listeners": CORE

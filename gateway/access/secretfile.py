@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from gateway.core.errors import OperatorError
+from gateway.system.directories import sync_directory
 
 
 class SecretFileError(OperatorError, ValueError):
@@ -24,17 +25,9 @@ def write_secret(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(descriptor)
     temporary.rename(path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
     if made:
-        _sync_directory(path.parent.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(path.parent.parent)
 
 
 def read_secret(path: Path) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.storage import permissions
-from gateway.storage.layout import sync_directory
+from gateway.system.directories import sync_directory
 
 from . import bundle
 from .errors import BackupError

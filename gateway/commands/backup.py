@@ -20,8 +20,8 @@ from gateway.backup.errors import BackupError
 from gateway.backup.manifest import Manifest
 from gateway.settings.settings import Settings
 from gateway.storage import permissions
-from gateway.storage.layout import sync_directory
 from gateway.system import machine
+from gateway.system.directories import sync_directory
 
 from .common import CommandError, ConfigFile, Data, load_settings, say, visible
 

@@ -22,11 +22,11 @@ from .flows import Flows
 from .gathering import Gathering, Refuse, Take
 from .groups import Trace
 from .member import Member
-from .message import Message, MessageIds, Peer
+from .message import Message, Peer
 from .peers import PeerRegistry
 from .presence import TOLD_PER_REQUEST, Presence
 from .principal import Principal
-from .stamper import LogClock, Stamper
+from .stamper import Stamper
 from .watchers import Watchers
 
 MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 class Bus:
     """Joins the sessions of all protocols through named channels.
 
-    *clock* gives ms since 1970; *log_time* is the time of what is logged (ms), which never goes back and by default
-    follows *clock*. What is published is checked and then submitted: `submit` has it taken, by default at once.
+    *clock* gives ms since 1970; *stamper* has the time of what is logged, which never goes back. What is published is
+    checked and then submitted: `submit` has it taken, by default at once.
     """
 
     def __init__(
@@ -46,13 +46,12 @@ class Bus:
         ledger: Ledger,
         channels: Channels,
         peers: PeerRegistry,
-        ids: MessageIds,
+        stamper: Stamper,
         clock: Callable[[], int],
         metrics: Counters,
         *,
         translators: Iterable[Translator] = (),
         policies: Policies = PERMISSIVE,
-        log_time: Callable[[], int] | None = None,
     ) -> None:
         self.ledger = ledger
         self.channels, self.peers = channels, peers
@@ -64,8 +63,7 @@ class Bus:
         self.on_join: Callable[[Member, Peer], None] = lambda _session, _peer: None
         self.on_leave: Callable[[Member], None] = lambda _session: None
         self.charge: Callable[[str, float], None] = lambda _network, _requests: None  # for expensive operations
-        self._now = LogClock(clock, 0).now if log_time is None else log_time
-        self.stamper = Stamper(ids)
+        self.stamper = stamper
         self.submit: Take = self.take
         self.acceptance = Acceptance(ledger)
         self._members: dict[str, dict[Member, None]] = {}
@@ -79,7 +77,7 @@ class Bus:
         self._numbers: dict[int, dict[Member, None]] = {}
         self._addresses: Counter[str] = Counter()
         self._waiting: dict[Member, None] = {}
-        self.directs = DirectDelivery(self._numbers, self.gathering, self.presence, self.stamper, metrics, self._now)
+        self.directs = DirectDelivery(self._numbers, self.gathering, self.presence, stamper, metrics)
         self.direct, self.send_direct = self.directs.deliver, self.directs.send
 
     # Sessions
@@ -298,7 +296,7 @@ class Bus:
 
     def take(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
         """Stamp, log and deliver a *run* of one protocol in one channel; the session in *origins* does not hear it."""
-        self.stamper.stamp(run, self.ledger.next_seq, self._now())
+        self.stamper.stamp(run, self.ledger.next_seq)
         self._add_refs(run)
         self.ledger.extend(run)
         self.hand_over(run, origins)

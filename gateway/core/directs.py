@@ -51,7 +51,6 @@ class DirectDelivery:
         presence: Presence,
         stamper: Stamper,
         counters: Counters,
-        now: Callable[[], int],
     ) -> None:
         self.elsewhere: Callable[[Message, int, int, Answer], None] | None = None
         self.next_id = count(FIRST_DIRECT_NUMBER)
@@ -60,7 +59,6 @@ class DirectDelivery:
         self._presence = presence
         self._stamper = stamper
         self._counters = counters
-        self._now = now
         self._ids = BoundedMap[str, tuple[int, int]](MAX_DIRECT_IDS)  # (expiry, receivers)
 
     def deliver(self, message: Message, number: int) -> int:
@@ -125,7 +123,7 @@ class DirectDelivery:
         return receivers
 
     def _stamp(self, message: Message) -> None:
-        self._stamper.stamp_direct(message, next(self.next_id), self._now())
+        self._stamper.stamp_direct(message, next(self.next_id))
 
     def _remember(self, message: Message, receivers: int) -> None:
         for id in message.ids:

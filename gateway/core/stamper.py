@@ -28,16 +28,18 @@ class LogClock:
 
 
 class Stamper:
-    """Gives messages their seq, time and id: all of it follows from what it is given, nothing from a clock."""
+    """Assigns seq, time and id to messages; *log_time* gives the time of what is logged (ms), see `LogClock`."""
 
-    def __init__(self, ids: MessageIds) -> None:
+    def __init__(self, ids: MessageIds, log_time: Callable[[], int]) -> None:
         self._ids = ids
+        self._log_time = log_time
 
-    def stamp(self, run: Sequence[Message], seq: int, now: int) -> None:
-        """Give the messages of a *run* their seqs from *seq* on, the time *now*, and ids and timestamps.
+    def stamp(self, run: Sequence[Message], seq: int) -> None:
+        """Give the messages of a *run* their seqs from *seq* on, the time of the log, ids and timestamps.
 
         An id or timestamp that a message has stays; one that was stamped before, and not logged, gets another id.
         """
+        now = self._log_time()
         head = self._ids.head(now)
         for message in run:
             message.seq, message.time = seq, now
@@ -52,8 +54,8 @@ class Stamper:
         """Whether *id* is one of this gateway."""
         return self._ids.seq(id) is not None
 
-    def stamp_direct(self, message: Message, number: int, now: int) -> None:
-        """Give *message*, which is not logged, the time *now*, and an id that contains *number* if it has none."""
-        message.time = now
+    def stamp_direct(self, message: Message, number: int) -> None:
+        """Give *message*, which is not logged, the time of the log, and an id with *number* in it if it has none."""
+        message.time = now = self._log_time()
         message.timestamp = message.timestamp or now
         message.id = message.id or self._ids.make(now, number)

@@ -24,12 +24,13 @@ from time import monotonic, sleep
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from gateway.core.message import Message
+from gateway.system.directories import sync_directory
 
 from . import permissions
 from .facts import Lifetime, Lifetimes, number_end
 from .file_lines import lines_backward, lines_forward
 from .index import Index
-from .layout import FACTS_SUFFIX, TEMPORARY_PREFIX, Front, Layout, sync_directory
+from .layout import FACTS_SUFFIX, TEMPORARY_PREFIX, Front, Layout
 from .name_sets import NameFilter, SubjectSet
 from .record import BadRecord, Fact, decode_body
 from .segments import Segments, verify_line

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from gateway.core.message import Message, Peer
 from gateway.core.peers import BLOCK
+from gateway.system.directories import sync_directory
 
 from . import permissions
 from .archive import EntryCheck, LogReport, accept_entry
-from .layout import SEGMENT_BYTES, first_seqs, paths, sync_directory
+from .layout import SEGMENT_BYTES, first_seqs, paths
 from .record import BadRecord, Entry, Fact, decode, decode_body, decode_untrusted_body, encode
 from .retention import is_fact
 from .segments import Fault, Segments, verify_line

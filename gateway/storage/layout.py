@@ -8,7 +8,6 @@ earlier. A name is never used twice, and nothing is appended to a file whose nam
 
 from __future__ import annotations
 
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -137,12 +136,3 @@ def walk(directory: Path, opened: Callable[[Path], T]) -> Iterator[tuple[T, Path
             continue
         yield found, path, max(layout.first_seqs[place], due), end
         due, missed = end, 0
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames and new names in *path* durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,10 +19,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from gateway.system.directories import sync_directory
+
 from . import permissions
 from .compaction import Compaction, CompactionStopped, Sources
 from .index import Index
-from .layout import TEMPORARY_PREFIX, is_front, paths, sync_directory
+from .layout import TEMPORARY_PREFIX, is_front, paths
 from .record import BadRecord
 from .segments import Fault, Segments, parse_header, verify_line
 

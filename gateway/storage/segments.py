@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 from gateway.core.bounded import BoundedMap
+from gateway.system.directories import sync_directory
 
 from . import permissions
 from .descriptors import DescriptorReserve, exhausted
-from .layout import BEYOND_ALL, FACTS_SUFFIX, OPEN_PREFIX, Front, Layout, paths, sync_directory
+from .layout import BEYOND_ALL, FACTS_SUFFIX, OPEN_PREFIX, Front, Layout, paths
 from .record import BadRecord, verify_checksum
 from .record_schema import MAX_SEQ, MAX_TIME
 

@@ -19,9 +19,9 @@ from time import monotonic
 from typing import Any
 
 from gateway.core.errors import Unavailable
+from gateway.system.directories import sync_directory
 
 from . import permissions
-from .layout import sync_directory
 from .schema import MESSAGES, SCHEMA
 
 MAX_ROWS_PER_STATEMENT = 128  # older SQLite takes 999 values

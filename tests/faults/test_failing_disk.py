@@ -14,9 +14,9 @@ import pytest
 from gateway.core.errors import Unavailable
 from gateway.storage import log as log_module
 from gateway.storage import segments as segments_module
-from gateway.storage.layout import sync_directory
 from gateway.storage.log import SealPolicy
 from gateway.storage.segments import Segments, parse_header
+from gateway.system.directories import sync_directory
 
 if TYPE_CHECKING:
     from tests.conftest import Core, ToySession

@@ -16,6 +16,7 @@ from gateway.core.message import Message, MessageIds, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.core.stamper import LogClock, Stamper
 from gateway.monitoring.metrics import Metrics
 from tests import still
 
@@ -83,7 +84,8 @@ class BusMachine(RuleBasedStateMachine):
             0, lambda _first, _count: None, lambda _peer: None, lambda *_key: None, lambda _number: None
         )
         channels = Channels([], lambda *_fact: None)
-        self.bus = Bus(self.ledger, channels, peers, MessageIds(7), lambda: self.now, Metrics())
+        stamper = Stamper(MessageIds(7), LogClock(lambda: self.now, 0).now)
+        self.bus = Bus(self.ledger, channels, peers, stamper, lambda: self.now, Metrics())
         self.models: dict[Session, SessionModel] = {}
         self.order: dict[str, list[Session]] = {"a": [], "b": [], "c": []}
         self.said: list[tuple[str, bytes]] = []

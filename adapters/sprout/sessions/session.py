@@ -44,8 +44,10 @@ class SproutSession(SproutConnection):
     def __init__(self, bus: Any, principal: Principal, parts: SproutParts, refused: Callable[[str], None]) -> None:
         super().__init__(bus, principal)
         self.max_outbox = MAX_OUTBOX
-        self._parts = parts
         self._nodes = parts.nodes
+        self._audience = parts.audience
+        self._delivery = parts.delivery
+        self._post = parts.post
         self._rights = parts.rights
         self._reader = parts.reader
         self._presence = parts.presence
@@ -98,7 +100,7 @@ class SproutSession(SproutConnection):
         if any(message.undelivered for message in run):
             told = [NAME not in message.undelivered for message in run]
             run, origins = list(compress(run, told)), list(compress(origins, told))
-        return sessions[0]._parts.delivery.deliver(run, sessions, origins) if run else 0
+        return sessions[0]._delivery.deliver(run, sessions, origins) if run else 0
 
     def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is announced later, to all
         """Announce the arrival later; see `presence`."""
@@ -135,7 +137,7 @@ class SproutSession(SproutConnection):
 
     def receive_eof(self) -> None:
         """Release everything at the end of the connection."""
-        self._parts.audience.sessions.pop(self, None)
+        self._audience.sessions.pop(self, None)
         self._drop_all()
         super().receive_eof()
 
@@ -178,7 +180,7 @@ class SproutSession(SproutConnection):
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Run *call* in a later turn of the loop."""
-        self._parts.post(call)
+        self._post(call)
 
     def community_added(self, community: str) -> None:
         """Join the channel of a community that has just got one, if the peer wants it."""
@@ -189,7 +191,7 @@ class SproutSession(SproutConnection):
     def join(self, channel: str) -> None:
         """Subscribe to *channel*, if that is allowed."""
         if channel not in self.channels and self._rights.allows(self, "subscribe", channel):
-            self._parts.delivery.settle(channel)
+            self._delivery.settle(channel)
             self.bus.subscribe(self, channel)
             self._presence.joined(channel, self)
 
@@ -329,7 +331,7 @@ class SproutSession(SproutConnection):
         self.wanted.pop(frame.node_id, None)
         channel = self._nodes.channel(frame.node_id)
         if channel in self.channels:
-            self._parts.delivery.settle(channel)
+            self._delivery.settle(channel)
             self.stop_listening(channel)
         self.status(frame.id, StatusCode.OK)
 

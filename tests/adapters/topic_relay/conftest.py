@@ -20,6 +20,7 @@ from gateway.core.message import Message, MessageIds
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.core.stamper import Stamper
 from gateway.monitoring.metrics import Metrics
 from tests.still import Memory
 
@@ -72,7 +73,7 @@ class Relay:
             self.ledger,
             self.channels,
             peers,
-            MessageIds(0),
+            Stamper(MessageIds(0), lambda: 1_700_000_000_000),
             lambda: 1_700_000_000_000,
             self.metrics,
             translators=[self.adapter],

@@ -21,6 +21,7 @@ from gateway.core.message import Message, MessageIds
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.core.stamper import Stamper
 from gateway.shells import serve, uvicorn_http, uvicorn_websocket
 from tests.gateway.shells.servers import Counts, MemoryLedger, uvicorned
 
@@ -35,7 +36,7 @@ HANDSHAKE = (
 def new_bus() -> Bus:
     nobody: Any = lambda *_: None  # noqa: E731
     channels, peers = Channels([], nobody), PeerRegistry(1, nobody, nobody, nobody, nobody)
-    return Bus(MemoryLedger(), channels, peers, MessageIds(1), lambda: 1, Counts())
+    return Bus(MemoryLedger(), channels, peers, Stamper(MessageIds(1), lambda: 1), lambda: 1, Counts())
 
 
 class Echo(Session):

@@ -27,6 +27,7 @@ from gateway.core.message import Message, MessageIds
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.core.stamper import Stamper
 from gateway.shells import serve, uvicorn_websocket
 from tests.autobahn import CASES, CLOSE, Answer, AutobahnCase, frame
 from tests.gateway.shells.servers import MemoryLedger, hypercorned, uvicorned
@@ -52,7 +53,7 @@ def application() -> FastAPI:
     nobody: Any = lambda *_: None  # noqa: E731
     counts: Any = SimpleNamespace(overflow=nobody, refused=lambda *_, **__: None)  # nothing is published
     channels, peers = Channels([], nobody), PeerRegistry(1, nobody, nobody, nobody, nobody)
-    bus, app = Bus(MemoryLedger(), channels, peers, MessageIds(1), lambda: 1, counts), FastAPI()
+    bus, app = Bus(MemoryLedger(), channels, peers, Stamper(MessageIds(1), lambda: 1), lambda: 1, counts), FastAPI()
 
     @app.websocket("/")
     async def connect(websocket: WebSocket) -> None:

@@ -31,6 +31,7 @@ from gateway.core.message import Message, MessageIds, PendingForm
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.core.stamper import Stamper
 from gateway.shells import fast, serve, tcp_server, uvicorn_websocket
 from tests.gateway.shells.servers import Counts, MemoryLedger, hypercorned, uvicorned
 
@@ -157,12 +158,13 @@ class ShellServer:
         self.counts = Counts()
         self.ledger = MemoryLedger()
         nobody = lambda *_: None  # noqa: E731
+        milliseconds = lambda: int(time.time() * 1000)  # noqa: E731
         self.bus = Bus(
             self.ledger,
             Channels([], nobody),
             PeerRegistry(1, nobody, nobody, nobody, nobody),
-            MessageIds(1),
-            lambda: int(time.time() * 1000),
+            Stamper(MessageIds(1), milliseconds),
+            milliseconds,
             self.counts,
         )
         self.sessions: list[CommandSession] = []
