@@ -117,7 +117,7 @@ def _unwrap(file: BinaryIO, passphrase: str) -> bytes:
     lines = [file.readline(MAX_HEADER_LINE) for _ in range(4)]
     stanza = _STANZA.fullmatch(lines[1])
     if lines[0] != MAGIC or stanza is None or not lines[3].startswith(b"--- ") or not lines[3].endswith(b"\n"):
-        raise BackupError("its header is damaged, or it is encrypted for something else than a passphrase")
+        raise BackupError("its header is damaged, or it is not encrypted with a passphrase")
     if (factor := int(stanza[2])) > MAX_WORK_FACTOR:
         raise BackupError(f"its header asks for more work than is allowed (2^{factor})")
     try:

@@ -121,11 +121,11 @@ class _Member(tarfile.TarInfo):
         """Read a head; raise `BackupError` if a long one follows."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in FOREIGN_TYPES or (member.type == tarfile.XHDTYPE and member.size > MAX_HEAD):
-            raise BackupError("its archive has a head that no backup has")
+            raise BackupError("its archive has a header that no backup has")
         return member
 
     def _proc_gnusparse_10(self, *_: object) -> None:  # of tarfile: reads a list of any length
-        raise BackupError("its archive has a head that no backup has")
+        raise BackupError("its archive has a header that no backup has")
 
 
 class _Members:
@@ -149,7 +149,7 @@ class _Members:
             size += len(piece)
             yield piece
         if entry is not None and (size, digest.hexdigest()) != (entry.size, entry.sha256):
-            raise BackupError(f"{name} is damaged: its checksum is another")
+            raise BackupError(f"{name} is damaged: its checksum does not match")
 
 
 def _decrypted(counted: _Counted, ask: AskPassphrase) -> BinaryIO:

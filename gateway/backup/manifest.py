@@ -63,7 +63,7 @@ def decode(data: bytes) -> Manifest:
     if bad := [name for name in names if not is_allowed(name)]:
         raise BackupError(f"its manifest names a file that no backup has: {bad[0]!r}")
     if len(set(names)) < len(names) or any(entry.size < 0 for entry in files):
-        raise BackupError("its manifest names a file twice, or with a size that cannot be")
+        raise BackupError("its manifest names a file twice, or with an impossible size")
     if "keys/gateway.json" not in names:
         raise BackupError("its manifest does not name keys/gateway.json, which every gateway has")
     return manifest
@@ -75,7 +75,7 @@ def _check_types(manifest: Manifest) -> None:
     texts = [manifest.gateway, manifest.version, *origins, *origins.values()]
     numbers = (manifest.created, manifest.last_seq)
     if not all(type(text) is str for text in texts) or not all(type(number) is int for number in numbers):
-        raise TypeError("a value is of another type")
+        raise TypeError("a value has the wrong type")
 
 
 def is_allowed(name: str) -> bool:

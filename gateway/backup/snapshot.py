@@ -103,7 +103,7 @@ def _segment(path: Path, file: BinaryIO, end: int, stack: ExitStack, scratch: Pa
     while left and (piece := file.read(min(PIECE, left))):
         left -= copy.write(piece)
     if left:
-        raise BackupError(f"{path} was cut while it was copied: the disk fails; try again")
+        raise BackupError(f"{path} was truncated while it was copied: the disk fails; try again")
     return Source(f"log/{path.name.removeprefix(OPEN_PREFIX)}", copy, size)
 
 

@@ -41,7 +41,7 @@ class Acceptance:
             self._ledger.when_synced(published.seq, callback, otherwise)
 
     def taken(self, run: Sequence[Message]) -> None:
-        """Let those who wait for messages of *run*, which were just taken, wait until these are on disk together."""
+        """Wait for the disk once, for all who wait for messages of *run*, which were just taken."""
         waiting = [waiter for message in run for waiter in self.untaken.pop(message, ())]
         if len(waiting) > 1 and all(otherwise is not None for _, otherwise in waiting):
             accepted, uncertain = zip(*waiting, strict=True)

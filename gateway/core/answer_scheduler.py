@@ -79,7 +79,7 @@ class AnswerScheduler:
         self._next_seq = next_seq
         self._clock = clock
         self._seconds = seconds
-        self._last = (0, 0)  # the next sequence number, and the time (ms) since when it is that
+        self._last = (0, 0)  # the next sequence number, and when (ms) it last changed
         self._slices: OrderedDict[str, deque[Callback]] = OrderedDict()  # by network; the first one is next
         self._due = False  # a call of `_run` is posted
         self._runs = 0

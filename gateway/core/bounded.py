@@ -71,7 +71,7 @@ class BoundedMap(Generic[K, V]):
             self._on_drop(key, value)
 
     def drop_while(self, is_over: Callable[[V], bool]) -> None:
-        """Drop the oldest entries for as long as *is_over* is true of their values."""
+        """Drop the oldest entries as long as *is_over* is true of their values."""
         while self._entries and is_over(next(iter(self._entries.values()))):
             self.drop_oldest()
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
-AUDITS_PER_BUDGET = 16  # an audit follows each such part of the budget that was read
+AUDITS_PER_BUDGET = 16  # an audit follows whenever this part of the budget was read
 MAX_AUDIT_STEP = 16 << 20  # bytes that are read between two audits at most
 
 

@@ -38,7 +38,7 @@ class Bus:
     """Joins the sessions of all protocols through named channels.
 
     *clock* gives ms since 1970; *stamper* has the time of what is logged, which never goes back. What is published is
-    checked and then submitted: `submit` has it taken, by default at once.
+    checked and then passed to `submit`, which takes it, by default at once.
     """
 
     def __init__(
@@ -176,7 +176,8 @@ class Bus:
     def subscribe(self, session: Member, channel: str) -> list[Peer]:
         """Deliver what is published on *channel* to *session*; tell its peers, and return them.
 
-        It counts as more requests if many are told. That it leaves again by hanging up then costs nothing.
+        It counts as several requests if many peers are told. In return, leaving by closing the connection costs
+        nothing.
         """
         self.gathering.settle(channel)
         if channel in session.channels:
@@ -283,7 +284,7 @@ class Bus:
         self.submit(run, (origin,) * len(run))
 
     def publish_alone(self, message: Message, origin: Member | None, refuse: Refuse) -> None:
-        """`publish` a *message* that came alone, perhaps together with what others say in this turn of the loop.
+        """`publish` a *message* that came alone, perhaps together with those of others in this turn of the loop.
 
         It may have no seq yet when this returns. *refuse* is called with an error that is found only then. Without an
         *origin* it always waits for the end of the turn: its publisher waits for the disk anyway.

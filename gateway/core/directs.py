@@ -41,7 +41,7 @@ def direct_outcome_unknown() -> OutcomeUnknown:
 class DirectDelivery:
     """Delivers direct messages to sessions, which are in *numbers* by the numbers of their peers.
 
-    In a cluster, `elsewhere` sends a message that `count` connections here got to other gateways.
+    In a cluster `elsewhere` sends a message to other gateways; it is told how many connections here got it.
     """
 
     def __init__(

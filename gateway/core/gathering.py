@@ -5,10 +5,10 @@ turn of the loop become a run of several senders, and each costs as little as in
 10 topics a CPU-second of the server makes 1.42 times as many deliveries as without gathering (decision 59).
 
 Laws of this file. The order of each connection and of each channel is that of arrival: a connection, and its sender,
-has gathered messages on one channel only, and a channel has those of one protocol; before anything would break that,
-the gathered messages are published. So they are before anything that depends on the messages of the channel. A message
-that came on no connection of the bus (REST) has no order before it is answered, except that of its channel. Gathering
-ends with the turn, so it delays nothing: what is published in a turn is written at its end in any case (see
+has gathered messages on one channel only, and a channel has those of one protocol; the gathered messages are published
+before anything breaks this rule, and before anything that depends on the messages of the channel. A message that came
+on no connection of the bus (REST) has no order before it is answered, except that of its channel. Gathering ends with
+the turn, so it delays nothing: what is published in a turn is written at its end in any case (see
 `gateway.shells.flusher`).
 """
 
@@ -42,7 +42,7 @@ class Gathering:
     """Gathers messages until the turn of the loop ends; *take* publishes a run of them.
 
     *at_turn_end* runs a call at the end of this turn, or returns False if so little arrives that gathering costs more;
-    with True as its second argument it does that only if turns have no end.
+    if its second argument is True, it returns False only where turns have no end.
     """
 
     def __init__(self, take: Take) -> None:

@@ -36,7 +36,7 @@ _ANYTHING: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 class _Reply(msgspec.Struct):
-    """The field of a message that is an object which matters here; the others are skipped."""
+    """The member of a content that matters here, if the content is an object; all others are skipped."""
 
     inReplyTo: msgspec.Raw = msgspec.Raw()  # noqa: N815  # as it stands in messages
 

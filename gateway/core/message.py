@@ -54,11 +54,11 @@ class PendingForm:
 
     @property
     def size(self) -> int:
-        """The bytes that it has, with all parts that are to come; meaningful once it is done."""
+        """The size in bytes, with the parts that are still to come; meaningful once it is done."""
         return len(self.data or b"")
 
     def advance(self) -> bool:
-        """Go on after the present data was taken; whether another part follows, which is still being made."""
+        """Continue after the present data was taken; return whether another part, still being made, follows."""
         return False
 
     def when_done(self, wake: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from .message import Form, PendingForm
 
 MAX_OUTBOX = 1 << 20  # bytes of deliveries waiting for a peer; beyond it a peer that reads too slowly is closed
 LOW_WATER = 1 << 16  # bytes waiting; beyond it no further request is parsed, below it streams are pulled
-BURST_FACTOR = 4  # times its outbox that may wait for a peer before its shell had a chance to write
+BURST_FACTOR = 4  # times `max_outbox` that may wait for a peer before its shell had a chance to write
 MAX_STREAMS = 16  # on one connection; beyond it no further request is parsed
 
 

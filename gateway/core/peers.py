@@ -48,7 +48,7 @@ class PeerRegistry:
 
     @property
     def free(self) -> int:
-        """The number after all blocks, of this gateway and others: no peer has it yet, or a higher one."""
+        """The number after all blocks, of this gateway and others: no peer has this number or a higher one yet."""
         return self._free
 
     def connection(self, protocol: str) -> Peer:

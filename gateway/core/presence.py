@@ -66,7 +66,7 @@ class Roster:
 
 
 class _Notice:
-    """That *peer* joined or left *channel*, with the sessions to tell: those that listened then and still do."""
+    """The notice that *peer* joined or left *channel*, for the sessions that listened then and still do."""
 
     __slots__ = ("_excluded", "_joined", "_remaining", "channel", "peer")
 
@@ -94,7 +94,7 @@ class _Notice:
 class Presence:
     """Keeps peers' claims, and notifies sessions of joins and leaves.
 
-    *hearing* are the listening sessions by channel, without those whose protocol has no word for it.
+    *hearing* are the listening sessions by channel, without those whose protocol cannot express presence.
 
     Finding out whether a peer is in a channel takes constant time. `post` runs a call in a later turn of the loop;
     without it every session is notified at once. `on_change` is told of a channel, and the number of a peer whose

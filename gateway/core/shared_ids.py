@@ -81,7 +81,7 @@ def canonical_in(common: str) -> str:
 
 
 def time_of(canonical: str) -> int:
-    """When the message with a *canonical* id was accepted where it was accepted first, ms."""
+    """The time (ms) at which the first gateway accepted the message with this *canonical* id."""
     return int(canonical[:8] + canonical[9:13], 16)
 
 

@@ -1,4 +1,4 @@
-"""The sequence numbers, times and ids of messages, and the time that never goes back."""
+"""Assigns sequence numbers, times and ids to messages; a clock that never goes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .message import Message, MessageIds
 class LogClock:
     """The time of what is logged: that of *clock* (ms since 1970), but it never goes back, nor below *last_time*.
 
-    Messages and facts share one, so the id of a message has the time of its record, before and after a restart.
+    Messages and facts share one clock, so the id of a message has the time of its record, before and after a restart.
     """
 
     def __init__(self, clock: Callable[[], int], last_time: int) -> None:
@@ -37,7 +37,8 @@ class Stamper:
     def stamp(self, run: Sequence[Message], seq: int) -> None:
         """Give the messages of a *run* their seqs from *seq* on, the time of the log, ids and timestamps.
 
-        An id or timestamp that a message has stays; one that was stamped before, and not logged, gets another id.
+        A message keeps the id or timestamp that it has; but if it was stamped before and not logged, it gets another
+        id.
         """
         now = self._log_time()
         head = self._ids.head(now)

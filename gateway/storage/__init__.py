@@ -1,1 +1,1 @@
-"""What is kept: the log, which is the truth; the index, by which it is found again; and what retention leaves."""
+"""The log, which is the truth; the index, by which messages are found again; and retention."""

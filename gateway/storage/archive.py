@@ -1,6 +1,6 @@
 """Verifies and exports a log from outside the gateway.
 
-Neither changes a file, and both may run while the gateway does, even while it retires messages.
+Neither operation changes a file, and both may run beside the gateway, even while it retires messages.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def sealed_segments(directory: Path) -> Iterator[tuple[Path, int, int]]:
 
 
 def is_unpublished(files: list[Path]) -> bool:
-    """Whether *files* begin with the record that says that no gateway has published what follows."""
+    """Whether *files* begin with the record which says that no gateway has published the rest."""
     with suppress(BadRecord, IndexError), files[0].open("rb") as file:
         entry = decode(file.readline())
         return isinstance(entry, Fact) and entry.fields.get("gateway") == UNPUBLISHED

@@ -5,9 +5,9 @@ for their references, then the facts from the newest to the oldest. A reference 
 that memory is bounded; two names that share a bit keep each other's facts, which is safe. A superseded fact is dropped
 at once. An unreferenced fact is *released* first: it leaves the index, then the gateway's memory, so that the gateway
 logs it again if it needs it; the records written until then are read before the fact leaves the log. The front is
-written, synced and renamed; with the rename it counts, and the files that it replaces are stale; they are removed once
-the rename is durable. A crash leaves the old state or the new one, and the index is repaired to agree with it. All of
-this happens in a thread of its own that sleeps between short intervals of work.
+written, synced and renamed; the rename makes it valid, and the files that it replaces stale; these are removed once the
+rename is durable. A crash leaves the old state or the new one, and the index is repaired to agree with it. All of this
+happens in a thread of its own that sleeps between short intervals of work.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .segments import Segments, verify_line
 MAX_RELEASED: Final = 20_000  # facts in one compaction; the rest stays until the next
 INDEX_BATCH: Final = 1_000  # rows that the index deletes at once
 LOOP_BATCH: Final = 100  # facts that the loop decides about in one turn
-GRACE_SECONDS = 15.0  # for a message that still holds a forgotten peer, until it is decrypted, to be logged
+GRACE_SECONDS = 15.0  # until a message that still holds a forgotten peer is decrypted and logged
 MAX_LAG: Final = 1_000  # records that may be read in the index's thread
 WORK_SECONDS: Final = 0.002  # between two pauses
 REST_FACTOR: Final = 4  # a pause is this many times as long as the work before it
@@ -166,7 +166,7 @@ class Compaction:
                     del released[fact.seq]
 
     def _remove_from_index(self, released: dict[int, Fact], referenced: NameFilter, level: int, last: int) -> int:
-        """Remove *released* from the index, in its thread, but for what was referenced since; return its level."""
+        """Remove *released* from the index, in its thread, except for what was referenced since; return its level."""
         now = self._index.level
         self._collect_references(referenced, level, now)
         for fact in list(released.values()):
@@ -176,7 +176,7 @@ class Compaction:
         return now
 
     def _release(self, released: dict[int, Fact], referenced: NameFilter) -> None:
-        """Have the cache forget *released*, but for what is in use by now; wait until nobody can hold any of it."""
+        """Have the cache forget *released*, except for what is in use by now; wait until nobody can hold any of it."""
         for part in _batches(released.values()):
             used = self._on_loop(partial(self._forget_unused, part))
             for fact in used:

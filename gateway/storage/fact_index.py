@@ -1,8 +1,8 @@
 """The facts in the tables of the index: compaction removes and restores them, a start repairs them.
 
 Laws of this file. Everything here runs in the index's thread, or before it starts. While a compaction changes the
-tables they hold a note of it (`COMPACTING`), so that the next start finds an interrupted one. A repair never deletes a
-fact that the log has, not even while its files cannot be read.
+tables, they contain a note (`COMPACTING`), by which the next start recognises an interrupted one. A repair never
+deletes a fact that the log has, not even while its files cannot be read.
 """
 
 from __future__ import annotations

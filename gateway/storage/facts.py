@@ -1,7 +1,7 @@
 """How long a fact stays once the messages around it are retired: until a later fact supersedes it, or nothing
 references it.
 
-Laws of this file. Every kept entry *references* the facts that it cannot be understood without, and they precede it in
+Laws of this file. Every kept entry *references* the facts without which it cannot be understood, and they precede it in
 the log. So one pass over the facts, from the newest to the oldest, finds all that are needed. The table is in
 docs/log.md.
 """
@@ -19,7 +19,7 @@ from .record import Entry, Fact
 class Lifetime(NamedTuple):
     """How long a fact stays: until a later one has its *subject*, and while a kept entry references it.
 
-    *referenced_as* are the names it is referenced by; with None the fact stays whether it is referenced or not.
+    *referenced_as* are the names by which it is referenced; if it is None, the fact stays even without a reference.
     """
 
     subject: str
@@ -36,7 +36,7 @@ class FactRules(Protocol):
         """How long *fact* stays; None if it is not an `entity` of this adapter."""
 
     def references(self, entry: Entry) -> Iterable[str]:
-        """The names of what *entry* cannot be understood without: see `Lifetime.referenced_as`."""
+        """The names of the facts without which *entry* cannot be understood: see `Lifetime.referenced_as`."""
 
 
 class Lifetimes:
@@ -57,7 +57,7 @@ class Lifetimes:
         return next((lifetime for adapter in self._adapters if (lifetime := adapter.lifetime(fact)) is not None), None)
 
     def references(self, entry: Entry) -> Iterator[str]:
-        """The names of what *entry* cannot be understood without."""
+        """The names of the facts without which *entry* cannot be understood."""
         if isinstance(entry, Message):
             yield channel(entry.channel)
             yield peer(entry.sender.number)

@@ -69,7 +69,7 @@ def _copy(lines: Iterable[bytes], directory: Path, now: int, check: EntryCheck) 
             segment.write(seq, line)
             report.count(seq)
         if segment is not None:
-            if contents.highest >= contents.next_number:  # a part of a log: what gave the numbers away is not in it
+            if contents.highest >= contents.next_number:  # a part of a log, without the facts that assigned numbers
                 block = Fact("peer", {"first": contents.highest, "count": 1}, report.last + 1, before)
                 segment.write(block.seq, encode(block))
             segment.seal(None)
@@ -179,11 +179,11 @@ class _Appender:
         self._seq = segments.next_seq
         self._file: BinaryIO | None = None
         self._first = 0
-        self._numbers: dict[int, int] = {}  # of mere connections: there and here
+        self._numbers: dict[int, int] = {}  # the number of a connection there, and here
         self._unused_numbers = 0  # numbers of the last block that nobody has yet
         self._contents = _LogContents()
         for line in segments.scan():
-            with suppress(BadRecord):  # a checksum alone makes no sense of it
+            with suppress(BadRecord):  # its checksum is right, which does not make it valid
                 entry = decode_body(line.body)
                 if isinstance(entry, Message) or check(entry) is None:
                     self._contents.learn(entry)

@@ -1,8 +1,8 @@
 """The index: SQLite tables for queries of the log. It can be deleted and is rebuilt from the log.
 
-Laws of this file. The index holds where records stand, never their content. One thread applies entries, in batches,
-once they are synced. If the file is damaged, at the start or later, that thread rebuilds it from the log; until it has
-caught up nothing is read from it, and `trouble` says so. `gateway.storage.schema` defines the tables,
+Laws of this file. The index contains the positions of records, never their content. One thread applies entries, in
+batches, once they are synced. If the file is damaged, at the start or later, that thread rebuilds it from the log;
+until it has caught up nothing is read from it, and `trouble` says so. `gateway.storage.schema` defines the tables,
 `gateway.storage.rows` what a record adds to them, `gateway.storage.lookup` the queries, `gateway.storage.tables` the
 SQLite file, and `gateway.storage.fact_index` what compaction changes.
 """
@@ -160,7 +160,7 @@ class Index(Lookup):
 
     def _catch_up(self) -> int:
         if self._tables.meta("applied") >= self._segments.next_seq:
-            self._tables.replace()()  # they are ahead of the log: it was replaced, or the disk lied
+            self._tables.replace()()  # they are ahead of the log: it was replaced, or lost synced records
         is_build = not self._tables.meta("applied") and self._segments.next_seq > 1
         if is_build:
             self._begin_build()()

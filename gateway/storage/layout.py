@@ -1,4 +1,4 @@
-"""The names of the log's files: which exist, and which of them count.
+"""The names of the log's files: which exist, and which of them are valid.
 
 `.open-N.jsonl` is being written; `N.jsonl` is sealed and never changes; `N.facts.jsonl` has the facts of a retired
 segment, and counts only once the segment is removed. `N-M.facts.jsonl`, the front, has what compaction kept of all
@@ -88,7 +88,7 @@ class Layout(NamedTuple):
 
 
 def front_of(path: Path) -> Front | None:
-    """Return what the name of *path* says if it is a front, else None."""
+    """The front whose file is *path*, by its name; None if it is not a front."""
     match = _FRONT.fullmatch(path.name)
     return None if match is None else Front(int(match[1]), int(match[2]))
 

@@ -4,7 +4,7 @@ Laws of this file. `extend` takes entries and returns at once; one thread writes
 syncs them, and only then are the `when_synced` callbacks called, on the event loop, in order of sequence. A batch is
 one write and one fsync, however many entries it has. After a failed write or sync the segment is cut at its last synced
 offset and the same batch goes to a new one; until that succeeds the log is `congested` and `failing`, and nothing is
-accepted. A log that is congested and not failing is merely slow. Entries that wait while the log fails have been
+accepted. A log that is congested but not failing is merely slow. Entries that wait while the log fails have been
 delivered already, so they are neither refused nor accepted: after `UNCERTAIN_SECONDS` their publishers are told that
 the outcome is unknown. Sequences are dense, and `time` never decreases, whatever the clock does.
 """
@@ -31,10 +31,10 @@ from .segments import Segments
 
 MAX_UNSYNCED_BYTES = 16 << 20  # may wait for the disk; beyond it publishers are not read
 CROWDED_BYTES = 4 << 20  # beyond it each publisher gets only its share, so that there is room for the others
-SLOW_BYTES, SLOW_SECONDS = 1 << 20, 0.05  # this many bytes are crowded as well if the disk takes longer than this
-LINGER_SECONDS = 0.02  # for which a batch may gather while nothing waits for it
+SLOW_BYTES, SLOW_SECONDS = 1 << 20, 0.05  # so many bytes are crowded as well if the disk takes longer than this
+LINGER_SECONDS = 0.02  # during which a batch may gather while nothing waits for it
 RETRY_SECONDS = 1.0  # the longest pause before a failed batch is tried again
-UNCERTAIN_SECONDS = 5.0  # of failing, after which waiting requests are answered that the outcome is unknown
+UNCERTAIN_SECONDS = 5.0  # of failing, after which waiting requests are told that the outcome is unknown
 
 logger = logging.getLogger(__name__)
 

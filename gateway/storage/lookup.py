@@ -25,7 +25,7 @@ from .tables import Tables
 from .unapplied import Unapplied
 
 PAGE = 256  # the most rows that one statement returns
-SCAN = 1_024  # records that one `scan` looks at: half a millisecond of work, whether it wants them or not
+SCAN = 1_024  # records that one `scan` looks at: half a millisecond of work, whether they match or not
 LAST_SEQ_OF_CHANNELS = "SELECT value, (SELECT max(seq) FROM records WHERE channel = value) FROM json_each(?)"
 OFFSET_OF_SEQ = "SELECT offset FROM records WHERE seq = ?"
 SEQ_OF_ID = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
@@ -42,7 +42,7 @@ class TimeCursor(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a message stands: its author's time (ms), its sequence, its offset in its segment, and its sender."""
+    """The place of a message: its author's time (ms), its sequence, its offset in its segment, and its sender."""
 
     at: int
     seq: int

@@ -32,7 +32,7 @@ class IndexedAdapter(FactRules, Protocol):
         """
 
     def removal_statements(self, fact: Fact) -> Iterable[Statement]:
-        """Statements that delete what *fact* added to the tables, beside the rows that are deleted with its record."""
+        """Statements that delete what *fact* added to the tables, except the rows that are deleted with its record."""
 
     def pruning_statements(self) -> Iterable[Statement]:
         """Statements that delete rows that no message supports any more, once messages have been deleted."""

@@ -1,9 +1,9 @@
 """The tables of the index, and what adapters may know of them.
 
 Laws of this file. The tables are the storage's own: nobody else names them in SQL. An adapter joins its tables with the
-view `messages`, says in `tables_by_record` which of its rows go with their record, adds ids as `KnownId`, and asks
-`gateway.storage.lookup` for everything else. The first id of a message is in `ids`, the others are in `aliases`; an id
-that is in both belongs to the newer message.
+view `messages`, says in `tables_by_record` which of its rows are deleted with their record, adds ids as `KnownId`, and
+asks `gateway.storage.lookup` for everything else. The first id of a message is in `ids`, the others are in `aliases`;
+an id that is in both belongs to the newer message.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 class KnownId(NamedTuple):
-    """One more *id* by which the record *seq* is found; what had that id before is not found by it any more."""
+    """Another *id* by which the record *seq* is found; a record that had that id before is not found by it any more."""
 
     id: str
     seq: int

@@ -1,6 +1,6 @@
-"""Reads the files of the log in the running gateway: which record stands where.
+"""Reads the files of the log in the running gateway: finds each record by its sequence.
 
-Laws of this file. `gateway.storage.layout` knows the names of the files and which of them count, and
+Laws of this file. `gateway.storage.layout` knows the names of the files and which of them are valid, and
 `gateway.storage.record` what a line says. `layout` is replaced as a whole, so that readers in other threads see one
 state or the next.
 """
@@ -153,7 +153,7 @@ class Segments:
         In a file that has only facts it may stand before that.
 
         Raises `BadRecord` if the record is damaged, which is reported, or retired; `OSError` if the file cannot be read
-        now, which says nothing about the record.
+        now, which does not mean that the record is damaged.
         """
         first_seqs = self.first_seqs
         if not (place := bisect_right(first_seqs, seq)):

@@ -1,10 +1,10 @@
 """The SQLite file of the index: opened, replaced if it is damaged, written in batches, read with a limit.
 
 Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A damaged file is
-given up: nothing is read until another one has replaced it and agrees with the log. A batch is one transaction with few
-statements for each table. SQLite journals a statement by itself if it could fail halfway, for instance on a NOT NULL:
-`records` has none, and the journal of the others is in memory. Tables that are made from the whole log are written to
-a file that replaces the other one when it is complete.
+abandoned: nothing is read until another one has replaced it and agrees with the log. A batch is one transaction with
+few statements for each table. SQLite journals a statement by itself if it could fail halfway, for instance on a NOT
+NULL: `records` has none, and the journal of the others is in memory. Tables that are made from the whole log are
+written to a file that replaces the other one when it is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS = 100_000  # of SQLite's virtual machine between two looks whether to stop
 
 CHECK_SECONDS = 0.25  # for checking every page at a start; damage that is found later is repaired later
 
-# Errors that say nothing about the file: the disk is full, or it is locked, or memory is short.
+# Errors that do not mean damage: the disk is full, or the file is locked, or memory is short.
 _ENVIRONMENT_ERRORS = frozenset(
     (
         sqlite3.SQLITE_FULL,

@@ -2,8 +2,8 @@
 
 Laws of this file. The table belongs to the index: it is filled by the same thread in the same transactions, loses a row
 with the record of that row, and is made again from the log whenever the index is. It holds a copy of each text, which
-SQLite needs to delete a row. A search may take long, whatever it asks for; so it runs in a thread, on a connection of
-its own, and is stopped after `SEARCH_SECONDS`. What a peer searches for reaches SQLite only as quoted words.
+SQLite needs to delete a row. Any search may take long; so it runs in a thread, on a connection of its own, and is
+stopped after `SEARCH_SECONDS`. What a peer searches for reaches SQLite only as quoted words.
 """
 
 from __future__ import annotations

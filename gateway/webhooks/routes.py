@@ -169,7 +169,7 @@ class WebhookRoutes:
             if name not in names:
                 raise Problem("invalid-webhook", f"{shortened(name)} is not one of {', '.join(names)}")
             if not _fits(value, FIELDS[name]["type"]):
-                raise Problem("invalid-webhook", f"{name} is no {FIELDS[name]['type']} that there can be")
+                raise Problem("invalid-webhook", f"{name} is not a valid {FIELDS[name]['type']}")
         return given
 
     def _check_url(self, url: str) -> None:

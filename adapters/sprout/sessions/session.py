@@ -129,7 +129,7 @@ class SproutSession(SproutConnection):
         if (self._parser.in_message or self.handshake is not None) and not self._backlog:
             self._silent_seconds += 1  # also if a few bytes arrive meanwhile
             if self._silent_seconds > (MESSAGE_SECONDS if self.handshake is None else self.handshake):
-                self.close(1002, "half a message" if self._parser.in_message else "it says nothing")
+                self.close(1002, "an incomplete message" if self._parser.in_message else "no message")
         if self._throttled:
             self._throttled = False
             self.resume()

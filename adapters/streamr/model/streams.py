@@ -297,7 +297,9 @@ class Streams:
         if len(text) > MAX_DESCRIPTION:
             raise InvalidDescription(f"a description has at most {MAX_DESCRIPTION} bytes")
         if len(self._streams) >= MAX_DESCRIBED and stream not in self._streams:
-            raise InvalidDescription(f"this gateway keeps at most {MAX_DESCRIBED} descriptions, which exist already")
+            raise InvalidDescription(
+                f"this gateway keeps at most {MAX_DESCRIBED} descriptions, and has that many already"
+            )
         edition = self._services.bus.ledger.next_seq  # no two facts about a stream are the same one
         native = {NAME: stream, "edition": edition}
         self._services.fact("entity", {"protocol": NAME, "native": native, "wire": text.decode()})

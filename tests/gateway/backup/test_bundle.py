@@ -96,7 +96,7 @@ def test_the_damaged_file_is_named(tmp_path: Path) -> None:
     path, listed = tmp_path / "backup", json.loads(manifest(CONTENTS).encode())
     name = "log/00000000000000000900.jsonl"
     forge(path, listed, CONTENTS | {name: b"sHort"})
-    with pytest.raises(BackupError, match=f"{name} is damaged: its checksum is another .*in {name}"):
+    with pytest.raises(BackupError, match=f"{name} is damaged: its checksum does not match .*in {name}"):
         read(path, ask, skip)
     forge(path, listed, {key: value for key, value in CONTENTS.items() if key != name})
     with pytest.raises(BackupError, match=f"{name} is missing or damaged"):
@@ -193,7 +193,7 @@ def test_a_head_of_many_megabytes_is_not_read(tmp_path: Path, type: bytes) -> No
         packed.write(bytes(head.size))
     tracemalloc.start()
     try:
-        with pytest.raises(BackupError, match="a head that no backup has"):
+        with pytest.raises(BackupError, match="a header that no backup has"):
             read(tmp_path / "backup", ask, skip)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
@@ -206,7 +206,7 @@ def test_a_list_of_holes_is_not_read(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "backup", "wb") as packed:
         packed.write(member.tobuf(tarfile.PAX_FORMAT))
         packed.write(b"99999999\n" + b"1\n" * 10_000)
-    with pytest.raises(BackupError, match="a head that no backup has"):
+    with pytest.raises(BackupError, match="a header that no backup has"):
         read(tmp_path / "backup", ask, skip)
 
 
