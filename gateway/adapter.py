@@ -1,7 +1,7 @@
 """What a protocol has to bring: one subclass of `Adapter`, and one line in the registry.
 
-An adapter answers four questions: who may connect (`accept`), what a channel is called (`address`, `channel`),
-what a message from elsewhere becomes (`add_refs`, `form`), and what of it is to be found again (`tables`, `rows`).
+An adapter answers four questions: who may connect (`accept`), what a channel is called (`address`, `channel`), what a
+message from elsewhere becomes (`add_refs`, `form`), and how it is found again (`tables`, `rows`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.storage.schema import KnownId, Row, Statement
 
 
-# What a protocol may have a word for: the keys of `Adapter.carries`, and what docs/protocols.md calls them.
+# The operations that a protocol may express: the keys of `Adapter.carries`, and their names in docs/protocols.md.
 OPERATIONS: Final = {
     "subscribe": "subscribe",
     "unsubscribe": "unsubscribe",
@@ -80,7 +80,7 @@ class Listener(NamedTuple):
 class WireMessage(NamedTuple):
     """One kind of message on a wire, for `/asyncapi.json`: *schema* is the JSON Schema (draft 7) of its text.
 
-    *sent* and *received* say what the gateway does with it. What is no JSON is a string of its *media_type*.
+    *sent* and *received* say what the gateway does with it. A message that is not JSON is a string of *media_type*.
     """
 
     name: str  # letters, digits, `.`, `-` and `_`
@@ -254,7 +254,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def form(self, message: Message, key: str) -> Form:
-        """The *message*, live or out of the log, from anywhere, in this protocol's form called *key*."""
+        """The *message* of any protocol, live or from the log, in this protocol's form called *key*."""
 
     def channel_registered(self, channel: str) -> None:
         """Prepare for *channel*, which was created or got another address."""
@@ -290,11 +290,11 @@ class Adapter(ABC):
         return None
 
     def references(self, entry: Message | Fact) -> Iterable[str]:  # noqa: ARG002  (by default nothing)
-        """What *entry* cannot be understood without, by the names in `Lifetime.referenced_as`."""
+        """The facts without which *entry* cannot be understood, by the names in `Lifetime.referenced_as`."""
         return ()
 
     def removal_statements(self, fact: Fact) -> Iterable[Statement]:  # noqa: ARG002  (most have no tables of facts)
-        """Statements that delete what *fact* added to the tables, beside the rows that are deleted with its record."""
+        """Statements that delete what *fact* added to the tables, except the rows that are deleted with its record."""
         return ()
 
     def pruning_statements(self) -> Iterable[Statement]:
@@ -333,7 +333,7 @@ class Adapter(ABC):
     def needed_by(self, message: Message) -> Iterable[bytes]:  # noqa: ARG002  (mostly a message can be checked alone)
         """What another gateway needs before it can check the `wire` of *message*, which came in this protocol.
 
-        Other messages are not among it: they are handed over themselves.
+        This does not include other messages: they are handed over by themselves.
         """
         return ()
 

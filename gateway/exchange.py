@@ -118,7 +118,7 @@ class LinkSession(Session):
         self.bus.pace(self.principal, self.who, channel)
 
     def go_on(self) -> None:
-        """Read on after a pause."""
+        """Continue to read after a pause."""
         self.paused = False
         self.resume()
         self.wake()

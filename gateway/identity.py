@@ -43,7 +43,7 @@ def load_or_create(keys: Path, version: str) -> Installation:
 
 
 def foreign_origin(data: Path) -> str | None:
-    """The id of the other gateway that began the log in *data* and was not adopted; None if there is no such.
+    """The id of the other gateway that began the log in *data* and was not adopted; None if there is none.
 
     `UNKNOWN` if the log has records, the directory has no identity, and no record says which gateway began it.
     """

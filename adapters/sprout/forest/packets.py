@@ -200,8 +200,8 @@ def canonical(signature: bytes) -> bytes:
 def is_usual(packet: bytes) -> bool:
     """Whether *packet* is a usual signature, by any key, and so is canonical.
 
-    Without it, what an announced node costs before it is published grows by 48 %, to 40 us (RSA-2048).
-    `test_canonical` holds it to the rewriting of signatures.
+    Without it, what an announced node costs before it is published grows by 48 %, to 40 us (RSA-2048). `test_canonical`
+    compares it with the rewriting of signatures.
     """
     if len(packet) != _USUAL.size:
         return False
@@ -218,7 +218,7 @@ def read_usual_signature(packet: bytes, issuer: bytes) -> Signature | None:
     """Read a signature packet as Go makes it with RSA-2048; None for any other.
 
     *issuer* is the `usual_issuer` of the key that is expected to have made it. Without this reader, to verify a node
-    takes 47 % longer (38 us of CPU time instead of 26). A test holds it to `read_signature`.
+    takes 47 % longer (38 us of CPU time instead of 26). A test compares it with `read_signature`.
     """
     if len(packet) != _USUAL.size:
         return None

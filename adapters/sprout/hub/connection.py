@@ -42,9 +42,9 @@ class SproutConnection(Session):
         self.send(b"".join([codec.encode_status(id, code) for id, code in answers]))
 
     def exchanges(self, verb: str, channel: str | None = None) -> bool:  # noqa: ARG002  # only links have limits
-        """Whether what *verb* lets through may pass here at all, in *channel* or, without one, in any.
+        """Whether nodes may go the way that *verb* allows, in *channel* or, without one, in any channel.
 
-        Rights come on top of it.
+        Rights are checked in addition.
         """
         return True
 

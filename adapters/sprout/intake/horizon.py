@@ -1,4 +1,4 @@
-"""How old an announced reply may be: what retention removed must not come back as news."""
+"""How old an announced reply may be: what retention has removed must not be published as new."""
 
 from __future__ import annotations
 

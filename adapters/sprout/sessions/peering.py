@@ -113,7 +113,7 @@ class Peering(SproutSession):
         return False
 
     def exchanges(self, verb: str, channel: str | None = None) -> bool:
-        """Whether nodes of *channel*, or of any without one, go the way that *verb* lets them go."""
+        """Whether nodes of *channel*, or of any without one, may go the way that *verb* allows."""
         goes = self.exchange.sends if verb in ("subscribe", "history") else self.exchange.receives
         return goes and (channel is None or self.exchange.matches(channel))
 

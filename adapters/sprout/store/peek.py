@@ -2,7 +2,7 @@
 
 The node was validated before it was logged; each hash of a logged reply, except its conversation, has 32 bytes.
 Decoding each node instead would double what a reply costs when the index is rebuilt or written, up to its rows (13 us
-of CPU time instead of 6). `test_peek` holds each function to `forest.decode`.
+of CPU time instead of 6). `test_peek` compares each function with `forest.decode`.
 """
 
 from __future__ import annotations

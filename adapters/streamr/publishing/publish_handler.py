@@ -141,7 +141,7 @@ class PublishHandler:
     def check(self, requester: Requester, request: PublishRequest, verb: str, channel: str) -> None:
         """Raise unless *request* may *verb* on *channel*, and its message is valid but for the signature.
 
-        By a link come messages of authors who have no rights here, so it is the link's right that counts.
+        A link brings messages of authors who have no rights here, so the right of the link counts.
         """
         if is_signed(request.message) and requester.principal.name != LINK:
             self._check_publisher(requester, request, verb, channel)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PATH = "/network"
 MAX_STATUS = 4_096  # bytes of a status, as JSON, that is kept to be shown
 MAX_SHOWN = 256  # nodes in a report to the operator
-CONTROL = (b"[1,", b"[2,")  # control frames begin so, and network messages do not
+CONTROL = (b"[1,", b"[2,")  # how control frames begin, and network messages do not
 
 
 class NodeReports:
