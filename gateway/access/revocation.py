@@ -2,8 +2,8 @@
 
 Publishing is checked for each message, so a revoked right has no effect at once. Listening and receiving history are
 checked only when they begin. Therefore every connection is checked when rights change: one whose key was removed or has
-expired is closed, and so is one that does what it may no longer do. The checks are made in slices of the loop's time,
-since a connection may listen to many channels.
+expired is closed, and so is one that does something which it may no longer do. The checks are made in slices of the
+loop's time, since a connection may listen to many channels.
 """
 
 from __future__ import annotations

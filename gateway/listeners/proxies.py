@@ -2,7 +2,8 @@
 
 A request that comes from one of `trusted_proxies` is taken to come from the last address in `X-Forwarded-For` that is
 not itself a trusted proxy, and by the scheme in `X-Forwarded-Proto`. From anybody else these headers are ignored, since
-any client can send them. So is what stands before that address, or before what is not an address.
+any client can send them. What stands before that address, or before something that is not an address, is ignored as
+well.
 """
 
 from __future__ import annotations

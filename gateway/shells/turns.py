@@ -1,9 +1,9 @@
 """Shares an event loop between light connections, which go first, and busy ones.
 
 A connection that uses more than `SHARE` of the loop is busy. The input of busy connections, and each long read, is
-handled in portions: all busy connections together get one portion of about `TURN` in each iteration of the loop, the
-one that used least lately first. Light connections are served before that, so they wait for the rest of one portion at
-most. While only busy connections have input, a portion is `LONG_TURN`.
+handled in portions: all busy connections together get one portion of about `TURN` in each iteration of the loop,
+beginning with the one that has used least lately. Light connections are served before that, so they wait for the rest
+of one portion at most. While only busy connections have input, a portion is `LONG_TURN`.
 
 The long reads of light connections come before the portions of busy ones in all iterations but one in `BUSY_FIRST`,
 the shortest first: a few kilobytes do not wait behind megabytes that hundreds of others send at the same time.
@@ -152,8 +152,8 @@ def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
 class LoopUsage:
     """How much of the loop a connection has used lately.
 
-    The clock tells that for nothing, but runs on while other programs have the processor. What takes long by the clock
-    is therefore believed in part, and the CPU time is measured for a while, which costs two calls to the kernel.
+    The clock tells that at no cost, but runs on while other programs have the processor. A long time by the clock
+    therefore counts only in part, and the CPU time is measured for a while, which costs two calls to the kernel.
     """
 
     __slots__ = ("_level", "_then", "_watched_until")
