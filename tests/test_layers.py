@@ -66,7 +66,6 @@ NAMING = {
     "gateway.cli": "flags for the ports of Sprout",
     "gateway.clients": "a client of each protocol",
     "gateway.commands.arbor_author": "an Arbor author for the demo",
-    "gateway.commands.bench_load": "what the protocols that it measures are called in its output",
     "gateway.commands.cluster_demo": "peers of each protocol",
     "gateway.commands.cluster_parts": "a flag of `serve`",
     "gateway.commands.demo": "peers of each protocol",

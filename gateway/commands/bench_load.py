@@ -20,7 +20,7 @@ MOST_UNDER_WAY = 64  # publishes at a time; a gateway that takes longer gets few
 DRAIN_SECONDS = 5.0  # for the last messages to arrive
 BEHIND_SECONDS = 1.0  # of messages that have not arrived yet; with more the load ends, so that it does no harm
 PADDING = "."
-TITLES = {"rest": "REST", "topic_relay": "WebSocket"}  # of listeners, by their protocols
+TITLES = {RestClient.protocol: "REST", RelayClient.protocol: "WebSocket"}  # of listeners, by their protocols
 
 Publish = Callable[[Any], Awaitable[object]]
 
