@@ -158,7 +158,7 @@ class BulkResponse(Response):
         self._given_up = True
         self._reading.cancel()
 
-    # What comes
+    # Reading
 
     async def _read(self) -> None:
         lines = self._lines
@@ -256,7 +256,7 @@ class BulkResponse(Response):
         self._reading.cancel()
         self._ready.set()
 
-    # What goes
+    # Writing
 
     async def _write(self, send: Send) -> None:
         """Send results as their messages reach the disk, until the last one or until the client does not read."""

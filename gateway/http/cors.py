@@ -2,9 +2,9 @@
 
 Which origins are allowed is the setting `auth.origins`, as everywhere. `Access.origin_refusal` decides for each
 request, because a reload changes the setting, and because the gateway's own pages and those of this machine are allowed
-without it; Starlette's middleware only knows a list that is fixed at the start. Requests without an origin, those of
-programs, pass by untouched. Nothing here allows credentials: a key is sent in a header or in the URL, never by the
-browser of its own accord.
+without it; Starlette's middleware only knows a list that is fixed at the start. Requests without an origin, such as
+those of programs, pass unchanged. Nothing here allows credentials: a key is sent in a header or in the URL, never by
+the browser of its own accord.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The heads of requests: how long they may be. What reads them takes time before it is known who sends them."""
+"""Limits how long the heads of requests may be: parsing them takes time before it is known who sends them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`/v1/keys`: API keys over REST, for those who may administer every channel. A secret is shown once, when it is made.
 
-Without keys nobody administers over the network, so the first key is always made by `trellis key add`. A caller cannot
-remove the key of the request itself, so there is always one left.
+Without keys nobody can administer the gateway over the network, so the first key is always made by `trellis key add`. A
+caller cannot remove the key of the request itself, so there is always one left.
 """
 
 from __future__ import annotations

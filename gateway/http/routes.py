@@ -71,7 +71,7 @@ class ProblemRoute(APIRoute):
 
 
 def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:
-    """Raise `Problem` for a parameter that is not *known*: without it, the answer would be to another question.
+    """Raise `Problem` for a parameter that is not *known*: ignoring it would answer another question.
 
     One that begins with `_` is ignored: JavaScript libraries add it so that no cache answers.
     """

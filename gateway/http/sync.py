@@ -1,7 +1,8 @@
 """`/v1/sync`: which messages two gateways do not share, and handing these over.
 
-`trellis sync` asks both gateways: one tells what it wants to know next (`differences`), the other answers that, until
-the differences are known. Then each of them hands messages over, and takes those of the other. Neither keeps a session.
+`trellis sync` asks both gateways in turns: one says what it wants to know next (`differences`), the other answers,
+until the differences are known. Then each of them hands messages over, and takes those of the other. Neither keeps a
+session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refuses requests that no route takes: unknown paths, wrong methods, HTTP or a WebSocket where it is the other."""
+"""Refuses requests that no route takes: unknown paths, wrong methods, HTTP at a WebSocket's path or the reverse."""
 
 from __future__ import annotations
 
