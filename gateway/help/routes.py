@@ -15,6 +15,8 @@ from typing import Final
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 
+from gateway.http.bodies import network_of
+from gateway.http.fair_queue import FairQueue
 from gateway.http.pages import HEADERS, accepts_gzip, redirect
 from gateway.http.problems import Problem, shortened
 from gateway.http.routes import ProblemRoute
@@ -26,6 +28,8 @@ PATH: Final = "/help"
 SEARCH: Final = "search.html"
 STYLE: Final = "help.css"
 MAX_WORDS: Final = 200  # characters of what is searched for
+SEARCH_COST: Final = 20  # requests that a search counts as: it takes up to 50 ms of CPU time
+MAX_WAITING: Final = 32  # searches that wait for the one under way
 HTML: Final = "text/html; charset=utf-8"
 CSS: Final = "text/css; charset=utf-8"
 SVG: Final = "image/svg+xml"
@@ -40,6 +44,7 @@ def router(manual: Manual | None = None) -> APIRouter:
     pages = Manual() if manual is None else manual
     style = (Path(__file__).parent / STYLE).read_bytes()
     routes = APIRouter(route_class=ProblemRoute, include_in_schema=False)
+    searches = FairQueue(MAX_WAITING)
 
     async def enter(request: Request) -> Response:
         """Redirect to the folder, so that links work below any prefix."""
@@ -51,7 +56,10 @@ def router(manual: Manual | None = None) -> APIRouter:
             return _response(request, style, CSS, PAGE_POLICY)
         if name == SEARCH:
             words = request.query_params.get("q", "")[:MAX_WORDS]
-            text = await to_thread.run_sync(partial(search_page, pages, words))
+            network = network_of(request)
+            request.app.state.gateway.charge(network, SEARCH_COST)
+            async with searches.turn(network):
+                text = await to_thread.run_sync(partial(search_page, pages, words))
             return _response(request, text.encode(), HTML, PAGE_POLICY)
         if (picture := await to_thread.run_sync(pages.picture, name)) is not None:
             return _response(request, picture, SVG, PICTURE_POLICY)

@@ -8,7 +8,6 @@ and together they get `SHARE` of the time of the loop.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from time import perf_counter
@@ -22,6 +21,8 @@ from starlette.requests import HTTPConnection
 from gateway.core.errors import RequestError
 from gateway.core.networks import network
 from gateway.core.read_pacer import ReadPacer
+
+from .fair_queue import FairQueue
 
 SHORT_BODY = 1 << 16  # bytes of JSON that are checked on the loop, without waiting: half a millisecond's work
 BODY_SECONDS = 30.0  # for a whole body to arrive
@@ -85,18 +86,14 @@ class TurnQueue:
     ) -> None:
         self._clock = clock
         self._sleep = sleep
-        self._waiting: dict[str, deque[anyio.Event]] = {}  # by network, the next one first
-        self._busy = False
+        self._queue = FairQueue()  # what waits counts in the memory budget
         self._used = 0.0  # seconds used lately, which wear off
         self._then = clock()
 
     @asynccontextmanager
     async def turn(self, network: str) -> AsyncIterator[None]:
         """Wait for a turn of *network*; the turn ends with the context."""
-        if self._busy:
-            await self._wait(network)
-        self._busy = True
-        try:
+        async with self._queue.turn(network):
             if (pause := (self._level() - ALLOWANCE) / SHARE) > 0:
                 await self._sleep(pause)
             begin = self._clock()
@@ -104,42 +101,12 @@ class TurnQueue:
                 yield
             finally:
                 self._used = self._level() + self._clock() - begin
-        finally:
-            self._pass_on()
 
     def _level(self) -> float:
         """Return the seconds used lately, after decay up to now."""
         then, self._then = self._then, self._clock()
         self._used = max(0.0, self._used - (self._then - then) * SHARE)
         return self._used
-
-    async def _wait(self, network: str) -> None:
-        event = anyio.Event()
-        self._waiting.setdefault(network, deque()).append(event)
-        try:
-            await event.wait()
-        except BaseException:  # the waiting request was cancelled
-            if event.is_set():
-                self._pass_on()
-            else:
-                self._leave(network, event)
-            raise
-
-    def _leave(self, network: str, event: anyio.Event) -> None:
-        theirs = self._waiting[network]
-        theirs.remove(event)
-        if not theirs:
-            del self._waiting[network]
-
-    def _pass_on(self) -> None:
-        """Give the turn to the first waiter of the next network, and move that network to the end of the ring."""
-        self._busy = bool(self._waiting)
-        if self._busy:
-            network = next(iter(self._waiting))
-            theirs = self._waiting.pop(network)
-            theirs.popleft().set()
-            if theirs:
-                self._waiting[network] = theirs
 
 
 _turn_queue: RunVar[TurnQueue] = RunVar("trellis-long-bodies")

@@ -15,12 +15,13 @@ import anyio
 import anyio.to_thread
 
 from gateway.core.bounded import BoundedMap
-from gateway.core.errors import Throttled, Unavailable
+from gateway.core.errors import Unavailable
 from gateway.reconciliation.items import ItemSet
 from gateway.reconciliation.reading import read_items
 from gateway.reconciliation.saved import MessageSet, SavedSets
 from gateway.runtime import Gateway
 
+from .fair_queue import FairQueue
 from .problems import Problem
 
 MAX_SETS: Final = 2  # kept at a time
@@ -28,7 +29,6 @@ MAX_ITEMS: Final = 2_000_000  # messages of one set, which take 110 MB
 MAX_UNSAVED: Final = 20_000  # messages; reading as many again takes a seventh of a second
 FOLDER: Final = "sync"  # in the data directory; backups leave it out
 MAX_WAITING: Final = 32  # requests that wait for the one under way
-RETRY_SECONDS: Final = 1.0  # after which clients are asked to try again, if too many wait
 INDEX_SECONDS: Final = 10.0  # for the index to catch up with the disk; it is a tenth of a second behind
 TOO_MANY: Final = f"these channels have more than {MAX_ITEMS:,} messages; compare fewer channels at a time"
 
@@ -42,8 +42,7 @@ class MessageSets:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._turn = anyio.Lock()
-        self._waiting = 0
+        self._queue = FairQueue(MAX_WAITING)
         self._sets = BoundedMap[frozenset[str], MessageSet](MAX_SETS)
 
     @cached_property
@@ -60,21 +59,17 @@ class MessageSets:
         """Forget all sets; a request under way continues with those that it has."""
         self._sets = BoundedMap(MAX_SETS)
 
-    async def use(self, channels: frozenset[str], call: Callable[[ItemSet], T]) -> T:
+    async def use(self, network: str, channels: frozenset[str], call: Callable[[ItemSet], T]) -> T:
         """Return what *call* makes of the messages of *channels* that are on disk; it runs in a thread.
 
-        Raises `Problem` if they are too many, `Throttled` or `Unavailable`.
+        It waits for a turn of *network*. Raises `Problem` if the messages are too many, `Throttled` or `Unavailable`.
         """
-        if self._waiting >= MAX_WAITING:
-            raise Throttled(RETRY_SECONDS)
-        self._waiting += 1
-        try:
-            async with self._turn:
+        async with self._queue.turn(network):
+            try:
                 await self._wait_for_index()
                 return await anyio.to_thread.run_sync(partial(self._use, channels, call))
-        finally:
-            self._waiting -= 1
-            self._gateway.budget.enter(self)
+            finally:
+                self._gateway.budget.enter(self)
 
     async def _wait_for_index(self) -> None:
         index, goal = self._gateway.index, self._gateway.index.synced_seq

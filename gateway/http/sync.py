@@ -86,8 +86,7 @@ class Sync:
         """
         caller, names = await self._asked(request, channels, channel)
         async with self._body(request, MAX_MESSAGE) as body:
-            said = await self._sets.use(names, partial(_answer, message=bytes(body.data)))
-        caller.charge(COST)
+            said = await self._sets.use(caller.principal.address, names, partial(_answer, message=bytes(body.data)))
         return Response(said, media_type=OCTETS)
 
     async def differences(self, request: Request, channels: Selected = [], channel: Named = []) -> Response:  # noqa: B006
@@ -101,8 +100,9 @@ class Sync:
             async with body.turn():
                 asked = _parse(bytes(body.data), Compare)
             said = None if asked.message is None else _bytes(asked.message)
-            found = await self._sets.use(names, partial(_compare, message=said, since=asked.since))
-        caller.charge(COST)
+            found = await self._sets.use(
+                caller.principal.address, names, partial(_compare, message=said, since=asked.since)
+            )
         message = None if found.next is None else b64encode(found.next).decode()
         have, need = [id_of(item).hex() for item in found.have], [id.hex() for id in found.need]
         return views.json_response({"message": message, "have": have, "need": need})
@@ -117,8 +117,7 @@ class Sync:
         async with self._body(request, MAX_MESSAGE) as body:
             async with body.turn():
                 ids = set(map(_id, _parse(bytes(body.data), Wanted).ids))
-            places = await self._sets.use(names, partial(_places, ids=ids))
-        caller.charge(COST)
+            places = await self._sets.use(caller.principal.address, names, partial(_places, ids=ids))
         lines, size, told_size, told = list[bytes](), 0, 0, set[bytes]()
         for count, seq in enumerate(places):
             if size >= MAX_LINES:
@@ -193,7 +192,8 @@ class Sync:
     async def _asked(self, request: Request, lists: list[str], names: list[str]) -> tuple[Caller, frozenset[str]]:
         """The caller, and the channels that the request is about: those that are named, and others by pattern.
 
-        Raises `Problem`, `Forbidden`, `UnknownChannel` or `Throttled`.
+        The request is charged here, before it waits for anything. Raises `Problem`, `Forbidden`, `UnknownChannel` or
+        `Throttled`.
         """
         caller = Caller(self.gateway, request)
         selection = parse_selection(lists, names)
@@ -202,6 +202,7 @@ class Sync:
         if selection.prefixes and not self.gateway.access.has_any_right(caller.principal, ("history",)):
             caller.authorize("history", pattern_of(selection.prefixes[0]))
         caller.pace("")
+        caller.charge(COST)
         found = set(selection.channels)
         after = "" if selection.prefixes else None
         while after is not None:
