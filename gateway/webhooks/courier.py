@@ -1,9 +1,10 @@
 """All webhooks of a gateway: loads them, runs their deliveries, wakes those that have something to deliver.
 
 Laws of this file. Everything here runs on the loop, except the calls of the store, which run in threads. Ten times a
-second, and only while there are webhooks, the new part of the log is searched once for all idle ones. Positions are
-saved once a second and when the gateway stops, so a kill repeats what was delivered in the last second, and loses
-nothing. At most `MAX_ATTEMPTS` attempts are under way at once, and half of them for webhooks whose last one failed.
+second, and only while there are webhooks, the new part of the log is searched once for all idle ones, a few of them in
+each turn of the loop. Positions are saved once a second and when the gateway stops, so a kill repeats what was
+delivered in the last second, and loses nothing. At most `MAX_ATTEMPTS` attempts are under way at once, and half of them
+for webhooks whose last one failed.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from .store import WebhookStore
 POLL_SECONDS = 0.1  # between two searches of what is new
 SAVE_SECONDS = 1.0  # between two times that positions are saved
 RETRY_SECONDS = 1.0  # until a write that failed, or a delivery that a bug ended, is tried again
+STEP = 16  # webhooks in one turn of the loop; each is compared with up to `backlog.PAGE` channels
 TURNS = "webhooks"  # stands for a network: all searches of backlogs take one network's turns
 MAX_ATTEMPTS = 16  # under way at once, for all webhooks
 MAX_FAILING = MAX_ATTEMPTS // 2  # of those, for webhooks that fail
@@ -88,8 +90,10 @@ class Courier:
         gauges["webhooks_disabled"] = lambda: sum(not each.enabled for each in self.webhooks.values())
         try:
             async with anyio.create_task_group() as self._tasks:
-                for webhook in loaded:
+                for count, webhook in enumerate(loaded, 1):
                     await self.add(webhook)
+                    if not count % STEP:
+                        await anyio.sleep(0)
                 self._unready = None
                 task_status.started()
                 await self._watch()
@@ -124,8 +128,10 @@ class Courier:
                 return
             found, end = self.backlog.page(self._head)
             channels = {place.channel for place in found}
-            for each in list(self._deliveries.values()):
-                if not each.idle:
+            for count, each in enumerate(list(self._deliveries.values()), 1):
+                if not count % STEP:
+                    await anyio.sleep(0)
+                if not each.idle:  # it searches for itself, beyond *end* if it becomes idle meanwhile
                     continue
                 if each.scanned < self._head or any(map(each.webhook.matches, channels)):
                     each.wake()
