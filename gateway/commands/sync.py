@@ -116,7 +116,8 @@ class _Transfer:
     """Hands messages over. The other gateway is not trusted: it could answer with messages that nobody asked for.
 
     They would be published with the rights of whoever calls the command. So a line is passed on only if its message is
-    in the *channels* that are exchanged, and has an id that was asked for.
+    in the *channels* that are exchanged, and has an id that was asked for. The gateway that takes it is told the
+    channels as well.
     """
 
     def __init__(self, here: Remote, there: Remote, channels: list[str], report: SyncReport) -> None:
@@ -167,7 +168,7 @@ class _Transfer:
                         lines.append(line)
                 if not handed:
                     break
-                results = target.call(_import, target, b"\n".join(lines)).splitlines()
+                results = self._post(target, "/import", b"\n".join(lines), NDJSON).splitlines()
                 new += self._count(handed, map(json.loads, results), self._waiting[source])
             self._report.gone += len(left)
         return new
@@ -226,10 +227,6 @@ def _has_digest(line: _Line) -> bool:
     if not is_canonical(line.id):
         return False
     return line.digest == digest_of(second_id(line.id, line.channel, bytes(line.content))).hex()
-
-
-async def _import(target: Remote, lines: bytes) -> bytes:
-    return await target.client.post(f"{PATH}/import", lines, NDJSON)
 
 
 def _start(since: str | None) -> int:

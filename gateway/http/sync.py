@@ -10,7 +10,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -33,7 +33,7 @@ from .media import NDJSON, TEXT
 from .message_sets import MessageSets
 from .problems import Problem, problem_of
 from .routes import MAX_INTEGER, Route
-from .selection import parse_selection, pattern_of
+from .selection import Selection, parse_selection, pattern_of
 from .sync_messages import Handed, incomplete, line_of, parse_line, result, take
 
 MAX_MESSAGE: Final = 2 * rounds.MAX_MESSAGE  # bytes of a request; other implementations may be more talkative
@@ -43,6 +43,8 @@ STEP: Final = 16  # messages in one turn of the loop
 COST: Final = 10  # requests that a comparison counts as
 NAMES: Final = 256  # channels that are looked at in one turn of the loop
 OCTETS: Final = "application/octet-stream"
+EVERY_CHANNEL: Final = Selection(prefixes=("",))
+NOT_SELECTED: Final = "the message is on another channel than those that the request names"
 
 Selected = Annotated[list[str], Query(description="Channels, and patterns as `news/*`, between commas; repeatable.")]
 Named = Annotated[list[str], Query(description="One channel, whatever characters its name has; repeatable.")]
@@ -70,6 +72,15 @@ class Wanted(msgspec.Struct):
     """The ids of messages, 32 bytes in hex each."""
 
     ids: Annotated[list[str], msgspec.Meta(max_length=MAX_IDS)]
+
+
+class _Handover(NamedTuple):
+    """A request that hands messages over: who sent it, on which channels, and from where."""
+
+    caller: Caller
+    selection: Selection
+    network: str
+    taken: list[Message]  # that are still to be accepted
 
 
 class Sync:
@@ -132,38 +143,40 @@ class Sync:
                 size += len(lines[-1])
         return Response(b"".join(lines), media_type=NDJSON[0])
 
-    async def import_(self, request: Request) -> Response:
+    async def import_(self, request: Request, channels: Selected = [], channel: Named = []) -> Response:  # noqa: B006
         """Take messages that another gateway handed over (right: `publish`), under their ids, signed as they are.
 
-        There is a result for each line, in order: whether the message was `accepted`, is `known`, or is `incomplete`,
-        because it needs others (`missing`) and may be handed over again after them; or the problem.
+        If channels are named, messages on others are refused. There is a result for each line, in order: whether the
+        message was `accepted`, is `known`, or is `incomplete`, because it needs others (`missing`) and may be handed
+        over again after them; or the problem.
         """
         caller = Caller(self.gateway, request)
         if not self.gateway.access.has_any_right(caller.principal, ("publish",)):
             caller.authorize("publish", "")
+        selection = parse_selection(channels, channel) if channels or channel else EVERY_CHANNEL
         caller.pace("")
         self.gateway.bus.check_log()
         async with self._body(request, 2 * MAX_LINES) as body:
             async with body.turn():
                 lines = _lines(body.data)
-            taken = list[Message]()
-            results = [await self._take(caller, line, count, taken, body.network) for count, line in enumerate(lines)]
-        if taken:
-            await wait_until_accepted(self.gateway.bus, taken[-1])
+            handover = _Handover(caller, selection, body.network, [])
+            results = [await self._take(handover, line, count) for count, line in enumerate(lines)]
+        if handover.taken:
+            await wait_until_accepted(self.gateway.bus, handover.taken[-1])
         await wait_until_synced(self.gateway.log, self.gateway.log.next_seq - 1)
         return Response(b"".join(results), media_type=NDJSON[0])
 
-    async def _take(self, caller: Caller, line: bytes, count: int, taken: list[Message], network: str) -> bytes:
-        """Take the message on *line*, as fast as the caller may publish; return what became of it.
-
-        Those that are still to be accepted are added to *taken*.
-        """
+    async def _take(self, handover: _Handover, line: bytes, count: int) -> bytes:
+        """Take the message on *line*, as fast as the caller may publish; return what became of it."""
+        caller = handover.caller
         if count and not count % STEP:
             await anyio.sleep(0)
         id, handed = "", None
         try:
-            handed = await _parse_in_turn(line, network) if len(line) > SHORT_BODY else parse_line(line)
+            handed = await _parse_in_turn(line, handover.network) if len(line) > SHORT_BODY else parse_line(line)
             id = handed.id
+            if not handover.selection.covers(handed.channel):
+                raise Problem("request-refused", NOT_SELECTED)
             if valid_name(handed.channel):  # nobody waits for what they may not do
                 caller.authorize("publish", handed.channel)
             await _wait_for_rate(caller, handed.channel)
@@ -182,7 +195,7 @@ class Sync:
             self.gateway.metrics.count("handed_over", "refused")
             return problem.body(id=id, line=count) + b"\n"
         if isinstance(found, Message):
-            taken.append(found)
+            handover.taken.append(found)
         self.gateway.metrics.count("handed_over", "known" if found is False else "accepted")
         return result(handed, found is not False)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from threading import Thread
 from typing import Any
 from urllib.parse import quote
@@ -19,12 +20,14 @@ from websockets.sync.client import connect
 
 from gateway.access.auth import KeyFile
 from gateway.cli import app
+from gateway.commands.sync import _Transfer
 from gateway.reconciliation.reading import digest_of
 from tests.adapters.streamr.conftest import Publisher
 from tests.server import Server
 from tests.waiting import until
 
 Pair = tuple[Server, Server]
+NUMBERS = count(1_000)  # of ids that somebody else gave
 
 
 @pytest.fixture(scope="module")
@@ -265,6 +268,40 @@ def test_a_hostile_gateway_hands_over_nothing_that_nobody_asked_for(gateways: Pa
     assert len(report["refused"]) == 6
     assert [(m["id"], m["content"]) for m in history(one, "wanted")] == [(asked, "asked for")]
     assert not history(one, "theirs")
+
+
+def test_the_gateway_that_takes_checks_the_channels_too(gateways: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = gateways
+    publish(two, "named", "here")
+    monkeypatch.setattr(_Transfer, "_covers", lambda _self, _channel: True)  # a command that passes everything on
+    with hostile(two, lambda lines: lines.replace(b'"channel":"named"', b'"channel":"unnamed"')) as url:
+        command = ["sync", url, "--channels", "named,nam*", "--pull", "--json", "--gateway", one.http]
+        done = CliRunner().invoke(app, command, env={"TRELLIS_KEY": None})
+    assert done.exit_code == 1, done.output
+    (refused,) = json.loads(done.stdout)["refused"]
+    assert refused.endswith("the message is on another channel than those that the request names")
+    assert not history(one, "unnamed")
+
+
+@pytest.mark.parametrize(
+    ("query", "taken"),
+    [
+        ("", ["a", "b", "b/c", "d*"]),
+        ("?channels=b", ["b"]),
+        ("?channels=a,b/*", ["a", "b/c"]),
+        ("?channels=*", ["a", "b", "b/c", "d*"]),
+        ("?channel=d*&channels=b*", ["b", "b/c", "d*"]),
+    ],
+)
+def test_messages_on_other_channels_than_those_named_are_refused(gateways: Pair, query: str, taken: list[str]) -> None:
+    def line(channel: str) -> str:
+        id = f"01900000-0000-7000-8000-{next(NUMBERS):012}"
+        return json.dumps({"id": id, "channel": channel, "protocol": "rest", "timestamp": 1, "content": 1})
+
+    channels = ["a", "b", "b/c", "d*"]
+    found = httpx.post(f"http://{gateways[0].http}/v1/sync/import{query}", content="\n".join(map(line, channels)))
+    results = [json.loads(each)["status"] for each in found.raise_for_status().text.splitlines()]
+    assert results == ["accepted" if channel in taken else 400 for channel in channels]
 
 
 def test_what_has_a_second_id_is_handed_over_too(gateways: Pair, sync: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -119,3 +120,26 @@ def test_a_long_line_is_not_read_on_the_loop(http: httpx.Client, monkeypatch: py
     for size in (1, SHORT_BODY):
         http.post("/sync/import", content=b'"%b"' % (b"x" * size)).raise_for_status()
     assert len(set(threads)) == 2
+
+
+def test_an_export_reads_no_more_than_it_gives_and_is_charged_for_that(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = http.local.gateway  # type: ignore[attr-defined]
+    said = [http.post("/channels/a/messages", json="x" * SHORT_BODY).raise_for_status().json()["id"] for _ in range(8)]
+    told(http, "a")  # until all of them are in the index
+    read, charged, entry = list[int](), list[float](), gateway.index.entry
+
+    def counting(seq: int) -> Any:
+        read.append(seq)
+        return entry(seq)
+
+    monkeypatch.setattr(sync, "MAX_LINES", 3 * SHORT_BODY)
+    monkeypatch.setattr(gateway.index, "entry", counting)
+    monkeypatch.setattr(gateway, "charge", lambda _network, requests: charged.append(requests))
+    asked = {"ids": [sha256(id.encode()).hexdigest() for id in said]}
+    lines = http.post("/sync/export?channels=a", json=asked).raise_for_status().text.splitlines()
+    assert [json.loads(line)["id"] for line in lines] == said[:3]
+    assert len(read) == 3
+    assert charged[0] == sync.COST
+    assert 2 < sum(charged[1:]) < 4, "one for each part of that length but the last"
