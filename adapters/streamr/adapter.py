@@ -13,7 +13,6 @@ from adapters.streamr.crypto.signing import CHECKS
 from adapters.streamr.model import logouts, message_ids, publishers, stored, streams
 from adapters.streamr.model.bridge_signer import BridgeSigner
 from adapters.streamr.model.login import Logins
-from adapters.streamr.model.logouts import Logouts, read_logouts
 from adapters.streamr.model.publishers import Publishers
 from adapters.streamr.model.streams import Streams
 from adapters.streamr.publishing.log_checks import flaw, signature_flaw
@@ -68,7 +67,7 @@ class StreamrAdapter(Adapter):
 
     def __init__(self, settings: Any, home: Installation) -> None:
         super().__init__(settings, home)
-        self.logouts = Logouts(read_logouts(home.secrets / logouts.LOGOUTS_FILE))
+        self.logouts = logouts.Logouts(logouts.read_logouts(home.secrets / logouts.LOGOUTS_FILE))
         self.logins = Logins(home.secret, self.logouts)
         self.known_keys = read_keys(home.secrets / KEYRING_FILE)  # an unusable file ends the start at once
         self.bridge_signer = BridgeSigner(DerivedKeys(home.secret, home.gateway_id))
@@ -92,6 +91,7 @@ class StreamrAdapter(Adapter):
         logouts_file = BackgroundFile(self.home.secrets / logouts.LOGOUTS_FILE, self.logouts.data, services.work)
         cursors_file = BackgroundFile(self.home.secrets / CURSORS_FILE, self.cursors.data, services.work)
         self.logouts.on_change, self.cursors.on_change = logouts_file.save, cursors_file.save
+        self.logouts.when_written = logouts_file.when_written
         self._files = (logouts_file, cursors_file)
         self.cursors.tell = self.logouts.tell = partial(services.tell_members, NAME)
         self.tracker = Tracker(services.bus.clock)

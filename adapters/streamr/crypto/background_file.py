@@ -22,6 +22,17 @@ class BackgroundFile:
         self._data = data
         self._work = work
         self._writing = self._changed = False
+        self._waiting: list[Callable[[bool], None]] = []  # for the next write
+        self._told: list[Callable[[bool], None]] = []  # of the outcome of the one under way
+
+    def when_written(self, call: Callable[[bool], None]) -> None:
+        """Call *call* once all that was saved so far is on disk, with True; with False if it cannot be written now."""
+        if self._changed:
+            self._waiting.append(call)
+        elif self._writing:
+            self._told.append(call)
+        else:
+            call(True)
 
     def save(self) -> None:
         """Write the file soon."""
@@ -29,6 +40,7 @@ class BackgroundFile:
         if self._writing:
             return
         self._writing, self._changed = True, False
+        self._told, self._waiting = self._waiting, []
         data = self._data()
 
         def write() -> bool:
@@ -44,6 +56,9 @@ class BackgroundFile:
 
     def _saved(self, written: bool | None) -> None:
         self._writing = False
+        told, self._told = self._told, []
+        for call in told:
+            call(written is True)
         if not written:
             self._changed = True
         elif self._changed:

@@ -12,6 +12,7 @@ import hmac
 import re
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -99,11 +100,17 @@ class Logins:
             return None
         return found.address
 
-    def log_out(self, token: str, network: str, now: int) -> None:
-        """Log *token* out; *network* is the network address of the request."""
+    def log_out(self, token: str, network: str, now: int, done: Callable[[bool], None] = lambda _written: None) -> None:
+        """Log *token* out; *network* is the network address of the request.
+
+        *done* is called with True once that is on disk, with False if it cannot be written now.
+        """
         found = self._claims(token) if len(token) == TOKEN_LENGTH else None
-        if found is not None and found.expires >= now:
-            self._logouts.add(found.id, network, found.expires, now)
+        if found is None or found.expires < now:
+            done(True)
+            return
+        self._logouts.add(found.id, network, found.expires, now)
+        self._logouts.when_written(done)
 
     def _issue_token(self, address: str, expires: int, nonce: bytes) -> SessionToken:
         said = bytes.fromhex(address[2:]) + expires.to_bytes(_EXPIRES_BYTES) + nonce

@@ -115,9 +115,9 @@ class CoreApi:
         """Refuse a login by password, with the answer of the last version of the reference."""
         raise ApiError(404, "there are no passwords here: log in with a private key or an API key")
 
-    def logout(self, caller: RestCaller) -> None:
-        """Make the caller's session token invalid."""
-        self._context.logins.log_out(caller.token or "", caller.network, self._context.bus.clock())
+    def logout(self, caller: RestCaller, done: Callable[[bool], None]) -> None:
+        """Make the caller's session token invalid, at once; *done* is told whether that is on disk."""
+        self._context.logins.log_out(caller.token or "", caller.network, self._context.bus.clock(), done)
 
     def user(self, caller: RestCaller) -> dict[str, Any]:
         """The user of the caller's token."""

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from fastapi import APIRouter, Request, Response
 
 from adapters.streamr.wire.ids import NAME
@@ -73,6 +74,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 BODIES = {"fields": dict, "items": list}  # the kind of JSON value that a body is
+NOT_WRITTEN = "this holds from now on, but cannot be written to disk; that is tried again each second"
 QUERY = "name search max offset"  # parameters of the list of streams
 
 
@@ -168,6 +170,25 @@ def router(started: Callable[[], StreamrParts]) -> APIRouter:
     return routes
 
 
+class PendingWrite:
+    """Something that is being written to a file beside the log."""
+
+    def __init__(self) -> None:
+        self._decided = anyio.Event()
+        self._written = False
+
+    def decide(self, written: bool) -> None:
+        """Tell whether it is on disk, or cannot be written now."""
+        self._written = written
+        self._decided.set()
+
+    async def wait(self) -> None:
+        """Wait until it is on disk; raise `ApiError` if it cannot be written now."""
+        await self._decided.wait()
+        if not self._written:
+            raise ApiError(503, NOT_WRITTEN)
+
+
 def _endpoint(running: Callable[[], Running], route: Route) -> Handler:
     """An endpoint that answers with what the *route*'s handler returns, once that is on disk."""
     arguments = _arguments(route.handler)
@@ -176,13 +197,16 @@ def _endpoint(running: Callable[[], Running], route: Route) -> Handler:
         parts, core_api, _ = running()
         ledger = parts.context.bus.ledger
         given: dict[str, Any] = {name: path_name(request, name) for name in request.path_params}
-        given |= {"caller": caller_of(request), "query": request.query_params}
+        write = PendingWrite()
+        given |= {"caller": caller_of(request), "query": request.query_params, "done": write.decide}
         for name in BODIES.keys() & set(arguments):
             if "caller" in arguments:
                 core_api.admit_change(given["caller"], given.get("stream"))
             given[name] = await _json_body(request, parts.context.bus.read_pacer, BODIES[name])
         before = ledger.next_seq
         answer = route.handler(core_api, *(given[name] for name in arguments))
+        if "done" in arguments:
+            await write.wait()
         if isinstance(answer, Iterator):
             return await _in_slices(parts, core_api, request, answer)
         if ledger.next_seq > before:

@@ -14,6 +14,7 @@ from adapters.streamr.crypto.background_file import BackgroundFile
 from adapters.streamr.model import login, logouts
 from adapters.streamr.model.login import LoginError, Logins
 from adapters.streamr.model.logouts import Logouts, read_logouts
+from adapters.streamr.rest.routes import PendingWrite
 from gateway.access.auth import SecretFileError, write_secret
 
 NOW = 1_763_700_000_000
@@ -124,8 +125,12 @@ def test_what_has_expired_makes_room_first(alice: Any, monkeypatch: pytest.Monke
 def test_logouts_are_known_after_a_restart(make_broker: Any, alice: Any) -> None:
     first = make_broker()
     over, kept = first.token(alice), first.token(alice)
-    first.adapter.logins.log_out(over, "192.0.2.1", first.clock())
+    written = list[bool]()
+    first.adapter.logins.log_out(over, "192.0.2.1", first.clock(), written.append)
+    assert written == []
     first.core.drain()
+    first.adapter.logins.log_out("no token", "192.0.2.1", first.clock(), written.append)
+    assert written == [True, True]
     second = make_broker()
     assert second.adapter.logins.address(over, second.clock()) is None
     assert second.adapter.logins.address(kept, second.clock()) == alice.address
@@ -164,6 +169,51 @@ def test_a_logout_that_could_not_be_written_is_written_later(
     broker = make_broker()
     broker.adapter.tick(broker.clock())
     assert len(ticked) == 3, "logouts, cursors and group keys"
+
+
+def test_who_waits_for_the_disk_hears_of_the_first_write_that_has_the_change(tmp_path: Path) -> None:
+    writes, outcomes = list[tuple[Callable[[], Any], Callable[[Any], None]]](), list[tuple[str, bool]]()
+    file = BackgroundFile(tmp_path / "secret", lambda: b"x", lambda *write: writes.append(write))
+
+    def wait(name: str) -> None:
+        file.when_written(lambda written: outcomes.append((name, written)))
+
+    def finish(result: bool | None) -> None:
+        writes.pop()[1](result)
+
+    wait("nothing to write")
+    file.save()
+    wait("first")
+    file.save()
+    wait("second")
+    assert outcomes == [("nothing to write", True)]
+    finish(True)
+    assert outcomes[1:] == [("first", True)], "the second change needs another write"
+    finish(None)
+    assert outcomes[2:] == [("second", False)]
+    wait("tried again")
+    file.tick()
+    finish(True)
+    assert outcomes[3:] == [("tried again", True)]
+
+
+def test_a_logout_is_answered_when_it_is_on_disk(
+    broker: Any, make_caller: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, on_disk = make_caller(broker), list[bool]()
+    monkeypatch.setattr(background_file, "write_secret", lambda *_: on_disk.append(True))
+    wait = PendingWrite.wait
+
+    async def noting(write: PendingWrite) -> None:
+        await wait(write)
+        assert on_disk
+
+    monkeypatch.setattr(PendingWrite, "wait", noting)
+    assert call("POST", "/logout", broker.token(alice)).status_code == 204
+    assert on_disk == [True]
+    assert call("POST", "/logout", "no token").status_code == 204
+    broker.adapter.logouts.when_written = lambda done: done(False)
+    assert call("POST", "/logout", broker.token(alice)).status_code == 503
 
 
 def test_a_file_of_logouts_that_is_none_ends_the_start(tmp_path: Path) -> None:
