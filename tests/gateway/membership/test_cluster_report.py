@@ -18,6 +18,7 @@ from gateway.cluster.roster import MemberInfo
 from gateway.commands.cluster_status import screen
 from gateway.commands.remote import Remote
 from gateway.jetstream.status import JetStreamStatus, Replica, StoredStream, stored_stream
+from gateway.membership.cluster_report import report
 from tests.properties.cluster import ClusterInstance, Stream, copy_of, next_seq
 from tests.properties.in_process_gateway import template
 
@@ -56,6 +57,12 @@ def test_a_gateway_that_stays_behind_is_not_ready(node: ClusterInstance, monkeyp
     node.transport.seconds += 11
     node.membership.tick()
     assert node.membership.trouble == "the gateway has been behind the cluster for 11 s, by 0 records"
+
+
+def test_links_are_named_without_their_queries_which_may_hold_keys(node: ClusterInstance) -> None:
+    node.membership.signalling.holders.name(["wss://a.example/relay?key=secret"])
+    (link,) = report(node.membership, "main")["links"]
+    assert link["link"] == "wss://a.example/relay"
 
 
 def test_a_gateway_whose_servers_are_silent_is_not_ready_though_nobody_waits(

@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -241,8 +242,10 @@ def test_a_stop_ends_a_link_that_waits_and_one_that_runs(play: Any, make: Any, c
     play(scenario)
 
 
-@pytest.mark.usefixtures("short")
-def test_a_bug_in_one_session_is_no_end(play: Any, core: Any, toy_session: Any) -> None:
+@pytest.fixture
+def make_broken(core: Any, toy_session: Any) -> Callable[..., Dialler]:
+    """Makes a dialler of a port, whose sessions fail by a bug."""
+
     class Broken(toy_session):  # type: ignore[misc]
         def handle(self, data: bytes) -> None:
             raise ZeroDivisionError(data)
@@ -251,15 +254,42 @@ def test_a_bug_in_one_session_is_no_end(play: Any, core: Any, toy_session: Any) 
         session: Session = Broken(core.bus)
         return session
 
+    def make(port: int, name: str = "x") -> Dialler:
+        return Dialler("toy", OutboundLink(name, "127.0.0.1", port, open, tls=False), core.clock)
+
+    return make
+
+
+@pytest.mark.usefixtures("short")
+def test_a_bug_in_one_session_is_no_end(play: Any, core: Any, make_broken: Any) -> None:
     async def scenario() -> None:
-        async with other(stays=True) as place:
-            link = Dialler("toy", OutboundLink("x", "127.0.0.1", place.port, open, tls=False), core.clock)
-            async with dialled(link):
-                await until(lambda: link.report()["connects"] >= 2)
-                assert link.report()["failures"] >= 1
+        async with other(stays=True) as place, dialled(make_broken(place.port)) as link:
+            await until(lambda: link.report()["connects"] >= 2)
+            assert link.report()["failures"] >= 1
 
     play(scenario)
     assert not core.bus.sessions()
+
+
+@pytest.mark.usefixtures("short")
+def test_the_log_names_links_without_their_queries_which_may_hold_keys(
+    play: Any, make_broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = set[tuple[str, str]]()
+
+    def note(text: str, *, address: str, **_more: Any) -> None:
+        said.add((text, address))
+
+    async def scenario() -> None:
+        async with other(stays=True) as place, dialled(make_broken(place.port, "ws://x.example/?key=secret")) as link:
+            await until(lambda: link.report()["failures"] >= 1)
+            link.permit(False)
+            link.permit(True)
+
+    monkeypatch.setattr(links, "logger", SimpleNamespace(info=note, warning=note, exception=note))
+    play(scenario)
+    texts = "a link is up", "a link failed; the others go on", "a link is down", "a link is let go", "a link is taken"
+    assert said == {(text, "ws://x.example/") for text in texts}
 
 
 def test_a_bug_while_the_gateway_stops_is_no_end(play: Any, core: Any, toy_session: Any) -> None:
