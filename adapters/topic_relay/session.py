@@ -143,7 +143,7 @@ class TopicRelaySession(Session):
         With the member `ID_KEY` it is the link of another gateway, which recognises copies by their canonical ids.
         """
         channel = self.authorized_channel("subscribe", packet.topic)
-        peers = self.others(self.bus.subscribe(self, channel))
+        peers = self.others(self.bus.subscribe(self, channel, lists=True))
         if codec.ID_KEY in packet.fields and self._key == NAME:
             self._key = WITH_ID
             for each in self.channels:

@@ -173,11 +173,11 @@ class Bus:
 
     # Listening
 
-    def subscribe(self, session: Member, channel: str) -> list[Peer]:
+    def subscribe(self, session: Member, channel: str, *, lists: bool = False) -> list[Peer]:
         """Deliver what is published on *channel* to *session*; tell its peers, and return them.
 
-        It counts as several requests if many peers are told. In return, leaving by closing the connection costs
-        nothing.
+        It counts as several requests if many peers are told, or if many are returned and the session *lists* them to
+        its peer. In return, leaving by closing the connection costs nothing.
         """
         self.gathering.settle(channel)
         if channel in session.channels:
@@ -189,7 +189,8 @@ class Bus:
             self.channels.hold(channel)
             members = self._members[channel] = {}
         others = self.presence.add_listener(channel, session.who)
-        if (told := len(self._hearing.get(channel, ()))) >= TOLD_PER_REQUEST:
+        told = max(len(self._hearing.get(channel, ())), len(others) if lists else 0)
+        if told >= TOLD_PER_REQUEST:
             self.charge(session.principal.address, told / TOLD_PER_REQUEST)
         members[session] = session.channels[channel] = None
         if session.hears_presence:

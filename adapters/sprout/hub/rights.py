@@ -67,10 +67,15 @@ class Rights:
         known = self.is_known(session) or self._known(_as_author(session, author))
         return known and session.exchanges("publish")
 
-    def pace(self, session: SproutConnection, channel: str) -> None:
-        """Raise `Throttled` if a connection exceeds its rate of requests about *channel*."""
+    def pace(self, session: SproutConnection, channel: str, names: int = 1) -> None:
+        """Raise `Throttled` if a connection exceeds its rate of requests about *channel*.
+
+        A request that names several things counts as that many.
+        """
         if session.principal.name != PEER:
             session.pace(channel)
+            if names > 1:
+                self._bus.charge(session.network, names - 1)
 
 
 def _as_author(session: SproutConnection, author: str) -> Principal:

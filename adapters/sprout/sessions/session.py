@@ -295,7 +295,7 @@ class SproutSession(SproutConnection):
 
     def _query(self, frame: codec.Query) -> None:
         """Respond with the nodes that are held, in the order of the request."""
-        self._rights.pace(self, "")
+        self._rights.pace(self, "", len(frame.node_ids))
         self._responder.respond(frame.id, lambda: self._reader.by_id(self, frame.node_ids))
 
     def _ancestry(self, frame: codec.Ancestry) -> None:

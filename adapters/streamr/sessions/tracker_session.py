@@ -196,6 +196,8 @@ class TrackerSession(Session):
 
     def _checked_and_set(self, message: TrackerMessage) -> Iterator[None]:
         named = dict.fromkeys(reported(message.status))
+        if len(named) > 1:  # each counts as a request, as if it had come alone
+            self.bus.charge(self.network, len(named) - 1)
         parts = named if message.status.get("singleStream") is not True else self._parts | named
         if len(parts) > MAX_PARTS:
             raise StreamrError(f"Expected status.streams to have at most {MAX_PARTS} elements.")

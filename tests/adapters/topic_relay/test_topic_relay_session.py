@@ -287,6 +287,20 @@ def test_on_a_full_disk_publishing_is_refused_and_all_else_goes_on(relay: Relay)
     assert [packet["n"] for packet in relay.packets(b)] == [0]
 
 
+def test_who_subscribes_is_charged_for_all_who_are_listed(relay: Relay) -> None:
+    """Also for those who are not told of the newcomer."""
+    channel = relay.bus.channels.channel("topic_relay", "t")
+    for _ in range(3 * TOLD_PER_REQUEST):
+        relay.stranger(channel)
+    charged: list[float] = []
+    relay.bus.charge = lambda _network, requests: charged.append(requests)
+    (a,) = relay.members(1)
+    assert charged == [3]
+    relay.stranger(channel)
+    assert charged == [3], "nobody is listed to it, or told of it"
+    assert a.closing is None
+
+
 def test_info_about_a_crowd_counts_as_more_requests(relay: Relay) -> None:
     charged: list[float] = []
     a, *_ = relay.members(TOLD_PER_REQUEST + 1)

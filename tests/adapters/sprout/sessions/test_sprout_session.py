@@ -103,6 +103,15 @@ def test_a_peer_beyond_its_rate_is_read_more_slowly(make_place: Callable[..., An
     assert len(place.gateway.index.history("lobby")) == 6
 
 
+def test_a_query_counts_as_one_request_for_each_node_that_it_names(place: Any, lobby: str) -> None:
+    charged: list[float] = []
+    place.bus.charge = lambda _network, requests: charged.append(requests)
+    line = place.connect()
+    for count in (1, 5, codec.MAX_NODES):
+        assert "response" in line.ask(f"query 1 {count}\n" + f"{id_of(lobby)}\n" * count)
+    assert charged == [4, codec.MAX_NODES - 1]
+
+
 def test_a_busy_peer_slows_no_other(make_place: Callable[..., Any]) -> None:
     place = make_place(limits={"channel": {"rate": 1, "burst": 1}})
     many, one = place.connect(), place.connect()

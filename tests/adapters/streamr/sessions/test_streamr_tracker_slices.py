@@ -68,6 +68,16 @@ def test_what_a_node_sends_meanwhile_waits_and_comes_next(broker: Any) -> None:
     assert dict(broker.adapter.report())["tracker"] == [{"node": "one", "streams": 1}]
 
 
+def test_a_status_counts_as_one_request_for_each_partition_that_it_names(broker: Any) -> None:
+    charged: list[float] = []
+    broker.core.bus.charge = lambda _network, requests: charged.append(requests)
+    one = node(broker, "one")
+    for names in (NAMES[:1], NAMES[:5], NAMES):
+        report(one, "r", names)
+        finish(broker, one)
+    assert charged == [4, MAX_PARTS - 1]
+
+
 def test_a_refused_status_changes_nothing(make_broker: Any) -> None:
     broker = make_broker(grants={"streamr:anonymous": ("subscribe:s/*", "!subscribe:s/999")})
     one = node(broker, "one")
