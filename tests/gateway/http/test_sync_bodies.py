@@ -15,6 +15,7 @@ import pytest
 
 from gateway.http import sync
 from gateway.http.bodies import SHORT_BODY
+from gateway.http.problems import Problem
 from tests.gateway.http.rest_requests import PATIENCE
 
 LONG = json.dumps("x" * (2 * SHORT_BODY))
@@ -69,9 +70,21 @@ def test_nothing_is_read_of_who_may_publish_nowhere(make_local: Callable[..., An
         assert peer.recv(12) == b"HTTP/1.1 401"
 
 
+class Whole(bytearray):
+    """A body that must not be taken apart."""
+
+    def __bytes__(self) -> bytes:
+        raise AssertionError
+
+    def splitlines(self, keepends: bool = False) -> list[bytearray]:
+        raise AssertionError(keepends)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
 def test_lines_are_counted_before_they_are_taken_apart(http: httpx.Client, end: str) -> None:
     found = http.post("/v1/sync/import", content=end * 300)
     assert found.status_code == 422
     assert "256 lines" in found.json()["detail"]
     assert http.post("/v1/sync/import", content=("{}" + end) * 256).status_code == 200
+    with pytest.raises(Problem, match="256 lines"):
+        sync._lines(Whole(end.encode() * 300))
