@@ -124,6 +124,28 @@ def test_pipelined_requests_are_answered_in_order_and_parsed_a_few_at_a_time(
     assert max(waiting) <= uvicorn_http.MAX_PIPELINE + uvicorn_http.HEAD_SLICE // 40
 
 
+def test_small_chunks_are_parsed_a_few_at_a_time(server: FastShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of the loop was as long as what was read."""
+    slices, parse, parse_all = [0], HttpPeer.parse, HttpPeer._parse
+
+    def counting(self: HttpPeer, data: bytes) -> None:
+        slices[-1] += 1
+        parse(self, data)
+
+    def beginning(self: HttpPeer, data: bytes, at: int = 0) -> None:
+        slices.append(0)
+        parse_all(self, data, at)
+
+    monkeypatch.setattr(HttpPeer, "parse", counting)
+    monkeypatch.setattr(HttpPeer, "_parse", beginning)
+    with server.connect() as peer:
+        fields = b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        peer.sendall(b"POST /length HTTP/1.1\r\n" + fields + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
+        assert head(peer).startswith(b"HTTP/1.1 200")
+        assert take(peer, 5) == b"20000"
+    assert max(slices) <= uvicorn_http.MAX_SLICES
+
+
 def test_what_a_client_sends_before_it_was_answered_is_not_read(server: FastShell) -> None:
     with server.connect() as peer:
         peer.settimeout(1)

@@ -72,6 +72,32 @@ def test_an_answer_to_who_is_being_let_go_of_is_dropped_on_trio() -> None:
     assert ends == [Closed()]
 
 
+def test_a_connection_that_is_being_closed_is_read_no_further_on_trio() -> None:
+    ends: list[Event] = []
+
+    class Ends:
+        async def handle(self, event: Event) -> None:
+            ends.append(event)
+
+    async def stop() -> None:
+        """As hypercorn's idle task has it."""
+
+    async def scenario() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        client = await trio.testing.open_stream_to_socket_listener(listener)
+        stream, unused = await listener.accept(), cast("Any", None)
+        async with client, stream, listener, trio.open_nursery() as nursery:
+            connection = hypercorn_http.HypercornConnection(unused, unused, unused, unused, cast("Any", stream))
+            connection.protocol, connection.idle_task = cast("Any", Ends()), cast("Any", SimpleNamespace(stop=stop))
+            nursery.start_soon(stream.receive_some)  # as who closes it waits for the client to do so
+            await trio.testing.wait_all_tasks_blocked()
+            await connection._read_data()
+            nursery.cancel_scope.cancel()
+
+    trio.run(scenario)
+    assert ends == [Closed()]
+
+
 def test_a_connection_that_fails_ends_alone_on_trio(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(_: object) -> None:
         raise ZeroDivisionError
