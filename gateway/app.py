@@ -73,6 +73,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
         openapi_url=None,  # `reference_pages` serves it
     )
     app.openapi = partial(openapi.document, app)  # type: ignore[method-assign]
+    app.state.openapi_text = reference_pages.OpenApiText(app)
     app.state.gateway = gateway
     app.state.listening = None  # until everything does
     app.state.failure = None
@@ -94,7 +95,7 @@ def _add_routes(app: FastAPI, gateway: Gateway, courier: Courier) -> None:
             app.routes.extend(router.routes)
     app.add_api_websocket_route(PATH, _endpoint(gateway, WebSocketService(gateway)), name=REST)
     for router in (
-        reference_pages.router(),
+        reference_pages.router(app.state.openapi_text),
         webhook_routes.router(courier),
         rest.router(gateway),
         pages.router(),
@@ -130,6 +131,7 @@ async def _lifespan(app: FastAPI, courier: Courier) -> AsyncIterator[None]:
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(_tick, gateway)
+        tasks.start_soon(app.state.openapi_text.prepare)
         gauges.install(gateway)
         gateway.metrics.gauges["tasks"] = _task_counter()
         if sniffio.current_async_library() == "asyncio":

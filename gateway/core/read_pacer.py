@@ -7,6 +7,9 @@ one network together get `PENALTY_SHARE` of the loop's time; connections that be
 keeps sending malformed input is closed. When a penalised connection ends, the next connection of its network inherits
 the penalty, so reconnecting does not help. Each connection has a share of its own: within it, it never waits for what
 others of its network have sent, and while the log is crowded it gets no more.
+
+While peers of other networks have input, all HTTP requests of one network together get `ANSWER_SHARE` of the loop's
+time: each takes a millisecond or more, which no scheduling can take from those that come in the middle of it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ FREE_REFUSALS = 20  # refused requests that cost nothing, gained again at the ra
 MAX_MALFORMED = 300  # malformed requests at once after which a connection is closed; one a second more is allowed
 PENALTY_SECONDS = 10.0  # for which a refused request penalises its connection
 PENALTY_SHARE, PENALTY_BURST = 0.1, 0.05  # of the loop's time, and seconds of it at once, for a penalised network
+ANSWER_SHARE, ANSWER_BURST = 0.15, 0.15  # of the loop's time, and seconds of it at once, for HTTP requests of a network
+SEVERAL_SECONDS = 1.0  # for which a network that had input counts
 MALFORMED_FACTOR = 3  # times its bytes that a malformed body is charged in addition
 MIN_MALFORMED_SIZE = 1 << 16  # bytes that a malformed body is taken to have at least
 UNLIMITED = 1 << 62  # bytes
@@ -84,6 +89,9 @@ class ReadPacer:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
         self._loop_time = TokenBuckets(PENALTY_SHARE, PENALTY_BURST, clock)  # of penalised connections, by network
+        self._answer_time = TokenBuckets(ANSWER_SHARE, ANSWER_BURST, clock)  # by network
+        self._last_network = ""  # that had input
+        self._last_switch = -inf  # when input came from another network than the input before
         self._inherited = BoundedMap[str, deque[Penalty]](MAX_NETWORKS)  # from closed connections, by network
         # By connection; used while its network waits, or the log is crowded.
         self._connection_bytes = TokenBuckets(CONNECTION_RATE, CONNECTION_BURST, clock)
@@ -139,6 +147,8 @@ class ReadPacer:
         self.budget.record_read(size)
         if not network or self._bytes is None:
             return 0.0
+        if network != self._last_network:
+            self._last_network, self._last_switch = network, self._clock()
         wait, crowded = self._bytes.spend(network, size), self._crowded()
         if wait or crowded:
             own = self._connection_bytes.spend(network if connection is None else connection, size)
@@ -155,6 +165,12 @@ class ReadPacer:
         if not self.is_penalized(connection):
             return 0.0
         return min(MAX_PAUSE, self._loop_time.spend(connection.network, seconds))
+
+    def charge_answer(self, network: str, seconds: float) -> float:
+        """Charge *seconds* of the loop to HTTP requests of *network*; return those to wait before the next one."""
+        if not network or self._bytes is None or self._clock() - self._last_switch > SEVERAL_SECONDS:
+            return 0.0
+        return min(MAX_PAUSE, self._answer_time.spend(network, seconds))
 
     def charge_malformed_body(self, network: str, size: int) -> None:
         """Charge *network* for a malformed body of *size* bytes, which may have come on a connection of its own."""

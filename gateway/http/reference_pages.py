@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.responses import FileResponse
 
 from gateway.core.jsontext import dumps
@@ -36,6 +36,7 @@ START_SWAGGER: Final = (
 )
 START_REDOC: Final = 'Redoc.init("/openapi.json", {hideDownloadButton: false}, document.getElementById("main"));\n'
 SCRIPTS: Final = {"start-swagger.js": START_SWAGGER, "start-redoc.js": START_REDOC}
+PREPARE_SECONDS: Final = 2.0  # after the start
 CACHE: Final = {"Cache-Control": "public, max-age=3600", "X-Content-Type-Options": "nosniff"}
 
 
@@ -72,7 +73,28 @@ def _folder() -> Path:
     return Path(spec.origin).parent / "static"
 
 
-def router() -> APIRouter:
+class OpenApiText:
+    """The text of the OpenAPI document, made once. It does not change while the gateway runs."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._text: bytes | None = None
+        self._making = anyio.Lock()
+
+    async def get(self) -> bytes:
+        """Return the text; a thread makes it, since that takes 0.1 s."""
+        async with self._making:
+            if self._text is None:
+                self._text = await anyio.to_thread.run_sync(lambda: dumps(self._app.openapi()))
+        return self._text
+
+    async def prepare(self) -> None:
+        """Make the text soon after the start: the thread takes the interpreter from peers, who are few then."""
+        await anyio.sleep(PREPARE_SECONDS)
+        await self.get()
+
+
+def router(document: OpenApiText) -> APIRouter:
     """Return the routes; /openapi.json does not list them."""
     routes, folder = APIRouter(route_class=ProblemRoute, include_in_schema=False), _folder()
 
@@ -84,15 +106,9 @@ def router() -> APIRouter:
             raise Problem("not-found", f"there is no {shortened(name)} here; GET /docs shows the page")
         return FileResponse(folder / name, media_type=ASSETS[name], headers=CACHE)
 
-    document: list[bytes] = []  # made when it is first asked for, once
-    making = anyio.Lock()
-
     @routes.get("/openapi.json")
-    async def openapi(request: Request) -> Response:
-        async with making:
-            if not document:  # in a thread, as that takes 0.1 s
-                document.append(await anyio.to_thread.run_sync(lambda: dumps(request.app.openapi())))
-        return Response(document[0], media_type="application/json")
+    async def openapi() -> Response:
+        return Response(await document.get(), media_type="application/json")
 
     async def show(request: Request) -> Response:
         text = html(PAGES[request.url.path])

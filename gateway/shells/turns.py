@@ -116,9 +116,10 @@ class Turns:
             self._call()
             return
         self._spent = 0.0
-        budget, light, busy = self.budget_seconds, self._light, self._busy
+        light, busy = self._light, self._busy
         try:
             for waiting in (light, busy) if self._runs % BUSY_FIRST else (busy, light):
+                budget = LONG_TURN if waiting is light else self.budget_seconds
                 for _ in range(len(waiting)):
                     heappop(waiting)[2].take_turn()
                     if self._spent >= budget:

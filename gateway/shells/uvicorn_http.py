@@ -67,7 +67,8 @@ class FastHttp(DirectHttp):
     The admission of *gateway* counts the connections that are not handed over, and its budget the bytes that they hold.
     Requests are parsed a few at a time: what a client sends before it was answered is kept unparsed, and no more is
     read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`). On a connection whose
-    requests are refused, it also waits until the time that they took is paid off (`gateway.core.read_pacer`).
+    requests are refused, it also waits until the time that they took is paid off (`gateway.core.read_pacer`); so does
+    one of a network whose requests take too much of the loop.
     """
 
     network = ""  # of the client, while the connection is counted
@@ -225,14 +226,14 @@ class FastHttp(DirectHttp):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer a request as soon as what was read is parsed, or on a busy connection when its turn has come."""
         self._waiting = cycle, app
-        self._queued = self.penalty is not None or self._load.busy
+        self._queued = self.penalty is not None or self._load.busy or self._pause(0.0) > 0
         if self._queued:
             self._await_turn()
         elif not self._parsing:
             self._start_now()
 
     def _await_turn(self) -> None:
-        if wait := self._penalty_pause(0.0):
+        if wait := self._pause(0.0):
             self.loop.call_later(wait, self._await_turn)
         else:
             self._turns.add(self, self._load.priority)
@@ -246,7 +247,7 @@ class FastHttp(DirectHttp):
                 self._turns.spend(self._turns.budget_seconds)
                 self._resume_parsing()
             return
-        if self._penalty_pause(0.0):  # others of the network have had turns meanwhile
+        if self._pause(0.0):  # others of the network have had turns meanwhile
             self._await_turn()
             return
         self._turns.spend(self._turns.budget_seconds)
@@ -264,18 +265,21 @@ class FastHttp(DirectHttp):
             observed: Any = ObservedApp(app, self)
             super()._start_asgi_task(self._answering, observed)
 
-    def _penalty_pause(self, seconds: float) -> float:
-        """Charge *seconds* of work; return how long to pause until the cost of the refused requests is paid off."""
-        read_pacer = self._read_pacer
-        return 0.0 if read_pacer is None or self.penalty is None else read_pacer.charge_loop_time(self, seconds)
+    def _pause(self, seconds: float) -> float:
+        """Charge *seconds* of work; return how long to pause until what its requests cost is paid off."""
+        if (read_pacer := self._read_pacer) is None:
+            return 0.0
+        pause = 0.0 if self.penalty is None else read_pacer.charge_loop_time(self, seconds)
+        return max(pause, read_pacer.charge_answer(self.network, seconds))
 
     def worked(self, seconds: float, began: float) -> None:
         """A step of parsing or answering requests took *seconds*."""
         self._load.add(seconds, perf_counter(), thread_time() - began if began else 0.0)
         if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
-            read_pacer.charge_loop_time(self, seconds if self._turns.shared else 0.0)
-        elif not self._load.busy:
-            self._turns.other_arrivals += 1
+            self._pause(seconds if self._turns.shared else 0.0)
+        else:
+            self._pause(seconds)
+            self._turns.other_arrivals += not self._load.busy
 
     def answered(self, status: int) -> None:
         """The answer to a request has *status*."""

@@ -10,6 +10,8 @@ from gateway.core.buckets import TokenBuckets
 from gateway.core.errors import Throttled
 from gateway.core.message import Message
 from gateway.core.read_pacer import (
+    ANSWER_BURST,
+    ANSWER_SHARE,
     CONNECTION_BURST,
     CONNECTION_RATE,
     FREE_REFUSALS,
@@ -19,6 +21,7 @@ from gateway.core.read_pacer import (
     PENALTY_SECONDS,
     PENALTY_SHARE,
     REFUSAL_PAUSE,
+    SEVERAL_SECONDS,
     ReadPacer,
 )
 
@@ -200,3 +203,20 @@ def test_a_new_connection_inherits_a_penalty_until_it_expires(paced: Paced) -> N
     assert read_pacer.connection_opened(paced.new()) == 0
     assert read_pacer.connection_opened(paced.new()) == 0
     assert not read_pacer._inherited
+
+
+def test_http_requests_of_a_network_get_a_share_of_the_loop_while_others_have_input(paced: Paced) -> None:
+    read_pacer, here, there = paced.read_pacer, "192.0.2.1", "192.0.2.2"
+    read_pacer.record_bytes(here, 1, None)
+    paced.now += 2 * SEVERAL_SECONDS
+    read_pacer.record_bytes(here, 1, None)
+    assert read_pacer.charge_answer(here, 10.0) == 0, "nobody else is there"
+    read_pacer.record_bytes(there, 1, None)
+    assert read_pacer.charge_answer(here, ANSWER_BURST) == 0
+    assert read_pacer.charge_answer(here, 0.015) == pytest.approx(0.015 / ANSWER_SHARE)
+    assert read_pacer.charge_answer(there, 0.015) == 0, "each network has a share of its own"
+    assert read_pacer.charge_answer("", 10.0) == 0
+    assert read_pacer.charge_answer(here, 10.0) == MAX_PAUSE
+    paced.now += 2 * SEVERAL_SECONDS
+    read_pacer.record_bytes(there, 1, None)
+    assert read_pacer.charge_answer(here, 0.0) == 0, "it is alone again"
