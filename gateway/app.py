@@ -201,31 +201,35 @@ class TurnTaking:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait, and keep the turn for a moment, so that the handler still has it."""
-        if scope["type"] == "http" and scope["path"] not in HEALTH and self._may_log(scope):
-            with self._membership.keeping() as done:  # a turn that begins is not passed on before this request had it
-                await self._membership.until_acting()
-
-                async def send_and_release(message: Message) -> None:
-                    done()  # what had to be logged was, or the handler waits by itself
-                    await send(message)
-
-                scope[LOGGED] = done
-                await self._app(scope, receive, send_and_release)
-        else:
-            if scope["type"] == "websocket":  # its key may get a number
-                await self._membership.until_acting()
+        if scope["type"] not in ("http", "websocket") or scope["path"] in HEALTH:
             await self._app(scope, receive, send)
+            return
+        digest = self._unknown_credentials(scope)
+        if not digest and (scope["type"] == "websocket" or scope["method"] in READING):
+            await self._app(scope, receive, send)
+            return
+        with self._membership.keeping() as done:  # a turn that begins is not passed on before this request had it
+            await self._membership.until_acting()
+            if digest and self._membership.turn.acting:
+                self._known[digest] = None
 
-    def _may_log(self, scope: Scope) -> bool:
-        """Whether the request may log something; one that reads does where its key is used for the first time."""
-        if scope["method"] not in READING:
-            return True
+            async def send_and_release(message: Message) -> None:
+                done()  # what had to be logged was, or the handler waits by itself
+                await send(message)
+
+            scope[LOGGED] = done
+            await self._app(scope, receive, send_and_release)
+
+    def _unknown_credentials(self, scope: Scope) -> bytes:
+        """A digest of the credentials that are shown for the first time; empty if none are.
+
+        Their sender gets a number then, which is logged, also where the request only reads or opens a WebSocket. What
+        comes on a WebSocket waits by itself.
+        """
         query: bytes = scope["query_string"]
         shown = dict(scope["headers"]).get(b"authorization") or (query if b"key=" in query else b"")
-        if not shown or (digest := sha256(shown).digest()) in self._known:
-            return False
-        self._known[digest] = None
-        return True
+        digest = sha256(shown).digest() if shown else b""
+        return b"" if digest in self._known else digest
 
 
 class BoundedHeads:
@@ -267,9 +271,13 @@ def _endpoint(gateway: Gateway, adapter: Acceptor) -> Callable[[WebSocket], Awai
         address = websocket.client.host if websocket.client else ""
         headers = {name.lower(): value for name, value in websocket.headers.items()}
         secure = websocket.url.scheme == "wss"
-        session = gateway.admission.admit(
-            adapter, address, websocket.url.path, dict(websocket.query_params), headers, secure=secure
-        )
+        try:
+            session = gateway.admission.admit(
+                adapter, address, websocket.url.path, dict(websocket.query_params), headers, secure=secure
+            )
+        except RequestError as error:  # a key needs a number, and nothing can be logged
+            await websocket.send_denial_response(problem_response(problem_of(error)))
+            return
         if isinstance(session, Refusal):
             await websocket.send_denial_response(problem_response(problem_of_status(session.status, session.text)))
             return

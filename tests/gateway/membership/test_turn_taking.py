@@ -1,0 +1,127 @@
+"""Requests and WebSockets of a cluster wait for the turn only if they may log something, and then they get it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from gateway.app import TurnTaking
+from tests.properties.cluster import ClusterInstance, Stream, copy_of, next_seq
+from tests.properties.in_process_gateway import template
+
+KEY = (b"authorization", b"Bearer a-key")
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[ClusterInstance]]:
+    """Two gateways, of which the first has the turn."""
+    folders = [copy_of(template(), tmp_path / name) for name in "ab"]
+    stream = Stream(next_seq(folders[0]))
+    nodes = [ClusterInstance(stream, folder) for folder in folders]
+    nodes[0].catch_up()
+    yield nodes
+    for node in nodes:
+        node.stop()
+
+
+class Application:
+    """Notes for each request whether the gateway accepts when it comes."""
+
+    def __init__(self, node: ClusterInstance) -> None:
+        self.acted: list[bool] = []
+        self._turn = node.turn
+        self._answer = asyncio.Event()
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        self.acted.append(self._turn.acting)
+        await send({"type": "websocket.accept"})
+        await self._answer.wait()
+
+
+def begin(
+    node: ClusterInstance, application: Application, scope: dict[str, Any], middleware: TurnTaking | None = None
+) -> asyncio.Task[None]:
+    """A client of *node* sends a request."""
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is read")
+
+    async def send(_message: Message) -> None:
+        pass
+
+    whole = {"path": "/v1/ws", "query_string": b"", "headers": [], **scope}
+    return asyncio.create_task((middleware or TurnTaking(application, node.membership))(whole, receive, send))
+
+
+async def rest() -> None:
+    """Let all tasks go on that can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def _contend(nodes: list[ClusterInstance]) -> list[bool]:
+    """The other gateway wants the turn whenever it has not got it, as under load; what the application noted."""
+    other, here = nodes
+    application = Application(here)
+    task = begin(here, application, {"type": "websocket", "headers": [KEY]})
+    for _ in range(20):
+        await rest()
+        other.take(9)
+        while not here.transport.caught_up:
+            here.turn.wanted(other.turn.me)
+            here.take(1)  # no time passes
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert not here.turn.requests, "it keeps the turn no longer than it has to"
+    return application.acted
+
+
+def test_a_websocket_gets_the_turn_however_much_others_want_it(nodes: list[ClusterInstance]) -> None:
+    assert asyncio.run(_contend(nodes)) == [True]
+
+
+async def _shown_twice(node: ClusterInstance) -> list[int]:
+    """A client shows its key, gives up while it waits, and shows it again; how often it was served after each."""
+    application, counts = Application(node), list[int]()
+    scope: dict[str, Any] = {"type": "websocket", "headers": [KEY]}
+    middleware = TurnTaking(application, node.membership)
+    for _ in range(2):
+        task = begin(node, application, scope, middleware)
+        await rest()
+        counts.append(len(application.acted))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return counts
+
+
+def test_a_key_is_not_known_before_its_sender_had_the_turn(nodes: list[ClusterInstance]) -> None:
+    assert asyncio.run(_shown_twice(nodes[1])) == [0, 0]
+
+
+async def _waits(node: ClusterInstance, scope: dict[str, Any]) -> bool:
+    application = Application(node)
+    task = begin(node, application, scope)
+    await rest()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return not application.acted
+
+
+def test_who_can_log_nothing_does_not_wait(nodes: list[ClusterInstance]) -> None:
+    """A listener connects, and its history is read, while other gateways accept, or nobody can."""
+    _, here = nodes
+    assert not here.turn.acting
+    for scope, waits in (
+        ({"type": "websocket"}, False),
+        ({"type": "websocket", "headers": [KEY]}, True),
+        ({"type": "websocket", "query_string": b"key=another"}, True),
+        ({"type": "http", "method": "GET"}, False),
+        ({"type": "http", "method": "POST"}, True),
+        ({"type": "http", "method": "POST", "path": "/readyz"}, False),
+    ):
+        assert asyncio.run(_waits(here, scope)) == waits, scope
