@@ -33,6 +33,7 @@ MAX_UNTAKEN_BYTES = 16 << 20  # of them; one portion may come beyond either
 EXPIRES_SECONDS = 30.0  # after which a portion that is not full is asked for again
 HEARTBEAT_SECONDS = 2.0  # of the server
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS  # after which the server has forgotten us
+STALLED_SECONDS = 10.0  # for which nothing comes although the stream has more, and the server says that it is there
 RETRY_SECONDS = 0.1  # between two consumers
 HOLE_SECONDS = 20.0  # for which each consumer begins behind what comes next, after which the stream lacks that
 LIFETIME_SECONDS = 60.0  # of a consumer that asks for nothing
@@ -78,6 +79,7 @@ class EntryReader:
         self._sizes = deque[int]()  # of the messages that are not taken yet
         self._untaken = 0  # their sum
         self._open = False  # whether the portion that was asked for goes on
+        self._stalled = (after, 0.0)  # the position, and since when (monotonic) it stays there although more is open
         self._ended = False  # whether this consumer is of no more use
 
     def acknowledge_read(self, position: int) -> None:
@@ -88,9 +90,21 @@ class EntryReader:
         self._wake.set()
 
     def restart(self) -> None:
-        """Continue with a new consumer, because the connection is a new one."""
+        """Continue with a new consumer, because the connection is a new one, or this one has stopped."""
         self._ended = True
         self._wake.set()
+
+    def expect(self, last: int) -> None:
+        """Note that the stream goes up to *last*; go on with a new consumer if this one has stopped.
+
+        A consumer that lost touch with the stream goes on sending heartbeats. Call this every few seconds.
+        """
+        position, since = self._stalled
+        if not self._open or self.position >= last or self.position != position or not since:
+            self._stalled = self.position, monotonic()
+        elif monotonic() - since > STALLED_SECONDS:
+            self._stalled = self.position, 0.0
+            self.restart()
 
     async def run(self) -> None:
         """Read until cancelled. Raises `StreamGap` if the stream lacks what comes next."""
@@ -148,10 +162,14 @@ class EntryReader:
         await self._client.publish(subject, json.dumps(asked).encode(), reply=inbox)
 
     async def _wait(self) -> None:
-        """Wait until something comes. Raises `TimeoutError` if a portion is open and the server is silent."""
+        """Wait until something comes, or for a while. Raises `TimeoutError` if a portion is open and nothing came."""
         self._wake.clear()
-        async with asyncio.timeout(SILENCE_SECONDS if self._open else None):
-            await self._wake.wait()
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await self._wake.wait()
+        except TimeoutError:
+            if self._open:
+                raise
 
     async def _hear(self, message: Msg) -> None:
         self._wake.set()

@@ -220,18 +220,26 @@ class JetStream:
             with suppress(Error, OSError, TimeoutError):
                 self._stored = stored_stream(await manager.stream_info(self._settings.name))
                 self._answered = time.monotonic()
+                if self._reader is not None:
+                    self._reader.expect(self._stored.last)
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _leave(self) -> None:
         """Leave a server that is cut off from the others: it answers pings, and nothing about the stream.
 
         Abort a connection that the client cannot close, because what was written last does not get through: it would
-        wait for TCP, some minutes.
+        wait for TCP, some minutes. Fail if the client has given up for good, as it does when a server ends the
+        connection with an error.
         """
         left, was_closing = time.monotonic(), False
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             client, now = self._client, time.monotonic()
+            if client.is_closed:
+                error = client.last_error or ConnectionError("no reason was given")
+                self._error = refusal(error) or f"a server ended the connection ({error})"
+                self._fail(self._error)
+                return
             closing = client.is_reconnecting and not self._closed
             if closing and was_closing:
                 abort(client)
@@ -277,14 +285,14 @@ class JetStream:
 
         async def ensure() -> None:
             try:
-                await manager.stream_info(name)
+                info = await manager.stream_info(name)
             except NotFoundError:
                 with suppress(BadRequestError):  # another gateway was faster
                     await manager.add_stream(config)
-                await manager.stream_info(name)
+                info = await manager.stream_info(name)
+            self._check(info.config.description or "")
 
         await self._retry(ensure)
-        self._check((await manager.stream_info(name)).config.description or "")
 
     def _check(self, about: str) -> None:
         """Raise `UnfitStream` if the members have something else in common, or the server takes too little."""

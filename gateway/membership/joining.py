@@ -20,7 +20,7 @@ from .transport import TICK, CannotJoin, ClusterTransport
 MAX_UNINDEXED: Final = 10_000  # records that may be indexed in the first turn, half a second
 NAMESAKE_SECONDS: Final = 0.5  # in which another gateway with the same name, if it has the turn, says so
 NO_TURN: Final = "no turn in the cluster for {:.0f} seconds: {}"
-JOIN_SECONDS: Final = 60.0  # to get the turn for the first time, once the stream was read
+JOIN_SECONDS: Final = 60.0  # without anything that comes, or with all read and no turn
 
 
 def join(
@@ -38,7 +38,7 @@ def join(
     try:
         place, transport.digest = bookmark.load(turn.position, joining.log.next_seq)
         transport.open(turn, place)
-        begun, asked, indexed = clock(), -1.0, -MAX_UNINDEXED
+        begun, asked, indexed, read = clock(), -1.0, -MAX_UNINDEXED, place
         agreement.refresh()
         while not turn.acting:
             if _is_at_end(transport):
@@ -50,8 +50,8 @@ def join(
                     begun, indexed = clock(), end
                     continue
                 asked = _want(turn, agreement, clock, asked)
-            elif turn.position.number:
-                begun = clock()
+            elif transport.place != read:
+                begun, read = clock(), transport.place
             _do_next(turn, transport)
             if clock() - begun > JOIN_SECONDS:
                 raise CannotJoin(NO_TURN.format(JOIN_SECONDS, transport.status().error or QUIET))

@@ -1,17 +1,20 @@
-"""A member leaves a server that is cut off, from it or from the other servers, and goes on with another one."""
+"""A member leaves what does not serve it any more: a server that is cut off, a consumer that stopped."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import nats
 import pytest
 
-from gateway.jetstream import stream
+from gateway.jetstream import reader, stream
 from gateway.jetstream.connecting import JetStreamSettings
 from tests.faults.cluster.machines import Servers
 from tests.faults.cluster.proxy import FaultProxy
@@ -95,7 +98,8 @@ def test_a_connection_that_hangs_is_left_while_much_is_unsent(tmp_path: Path, lo
 def test_a_server_that_is_cut_off_from_the_others_is_left(
     tmp_path: Path, loop: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(stream, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(stream, "WATCH_SECONDS", 0.3)  # far less, or a server that is well is left as well
     servers = Servers(tmp_path)
     loop.run(servers.start)
     ports = {server.port: name for name, server in servers.servers.items()}
@@ -114,3 +118,55 @@ def test_a_server_that_is_cut_off_from_the_others_is_left(
     finally:
         member.stream.stop()
         loop.run(servers.stop)
+
+
+def test_a_consumer_that_stops_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends heartbeats, and nothing else: here it is paused, in earnest it lost touch with the stream."""
+    monkeypatch.setattr(reader, "STALLED_SECONDS", 0.5)
+    monkeypatch.setattr(stream, "WATCH_SECONDS", 0.2)
+    server = NatsServer(tmp_path)
+    member = StreamReader(JetStreamSettings("test", (server.url,)))
+
+    async def pause() -> None:
+        client = await nats.connect(server.url)
+        try:
+            for consumer in await client.jsm().consumers_info("test"):
+                until_when = json.dumps({"pause_until": "2200-01-01T00:00:00Z"}).encode()
+                answer = await client.request(f"$JS.API.CONSUMER.PAUSE.test.{consumer.name}", until_when)
+                assert json.loads(answer.data)["paused"]
+        finally:
+            await client.close()
+
+    try:
+        member.stream.submit(b"1")
+        until(partial(counts, member, b"1"))
+        asyncio.run(pause())
+        for number in (b"2", b"3"):
+            member.stream.submit(number)
+        until(partial(counts, member, b"3"))
+        assert (member.stream.status().reconnects, member.faults) == (0, [])
+    finally:
+        member.stream.stop()
+        server.stop()
+
+
+def test_a_connection_that_a_server_ended_for_good_is_a_fault(tmp_path: Path) -> None:
+    """The client does not connect again: without a fault the gateway would wait for ever."""
+
+    def configuration(password: str) -> str:
+        return f'authorization {{ users: [ {{ user: ann, password: "{password}" }} ] }}\n'
+
+    server = NatsServer(tmp_path, more=configuration("sesame"))
+    member = StreamReader(JetStreamSettings("test", (server.url.replace("//", "//ann:sesame@"),)))
+    try:
+        member.stream.submit(b"1")
+        until(partial(counts, member, b"1"))
+        path = tmp_path / "nats.conf"
+        path.write_text(path.read_text().replace("sesame", "another"))
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: member.faults)
+        assert member.faults == [member.stream.status().error]
+        assert "the server refuses the credentials" in member.faults[0]
+    finally:
+        member.stream.stop()
+        server.stop()

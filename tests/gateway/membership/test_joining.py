@@ -16,6 +16,7 @@ from gateway.storage.log import Log, _SegmentWriter
 from gateway.storage.record import Fact, encode
 from gateway.storage.segments import Segments
 from tests.nats import NatsServer
+from tests.ports import reserved_port
 from tests.waiting import until
 
 
@@ -54,6 +55,21 @@ def test_who_has_other_keys_is_refused(join: Callable[..., Membership]) -> None:
     assert join("one", about="keys 1").turn.acting
     with pytest.raises(CannotJoin, match="have 'keys 1' in common, and this gateway has 'keys 2': copy the folder"):
         join("two", about="keys 2")
+
+
+def test_who_can_read_nothing_says_so_however_much_it_has_read_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its position in the stream is known, so it waits for nothing but the stream."""
+    monkeypatch.setattr(joining, "JOIN_SECONDS", 0.5)
+    log = Log(Segments(tmp_path / "log"), lambda _call: None, lambda: 5)
+    log.start()
+    log.fact("start", {"gateway": "one", "version": "1"})
+    log.close()
+    (tmp_path / membership.FILE).write_text('{"place": 1, "digest": null, "number": 1, "holder": "-", "next_seq": 2}')
+    member = Membership("one", JetStreamTransport(JetStreamSettings("main", (f"nats://127.0.0.1:{reserved_port()}",))))
+    with pytest.raises(CannotJoin, match=r"no turn in the cluster for 0 seconds: .*Connect call failed"):
+        member.join(tmp_path)
 
 
 def test_a_log_that_does_not_fit_the_stream_is_refused(join: Callable[..., Membership]) -> None:
