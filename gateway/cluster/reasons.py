@@ -33,5 +33,9 @@ STRAY: Final = (
     "if other members continue, its sender is faulty, or is not a member and has credentials of the NATS servers: stop "
     "it, and give the members other credentials. If this gateway ends because of it, the stream lacks something"
 )
+LOG_DIFFERS: Final = (
+    "the log is damaged: records {:,} to {:,} are not what other members have. See that the disk is sound, move the "
+    "data directory away, and restore a backup of another member (docs/how-to/cluster.md)"
+)
 QUIET: Final = "no other member passes the turn on, or the servers have no quorum"
 ELSEWHERE: Final = "another gateway accepts now; try again in a moment"

@@ -53,6 +53,8 @@ class Heartbeat(msgspec.Struct, tag_field="signal", tag="alive"):
     links: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=MAX_LINKS)] = []  # digests
     clock: Count = 0  # its time (ms since 1970); 0 if unknown
     batches: Count = 0  # how many batches counted up to *place*
+    block: Count = 0  # of its log (`gateway.cluster.log_comparison`), which has the *digest*; 0 for none
+    digest: Annotated[str, Meta(max_length=16)] = ""
 
 
 class Terms(msgspec.Struct, tag_field="signal", tag="terms"):

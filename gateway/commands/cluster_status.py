@@ -42,6 +42,7 @@ def screen(found: dict[str, Any], now: float) -> str:
         "accepts": found["turn"] or "nobody now",
         "lag": _lag(found["lag"]),
         "batches": f"{found['batch']:,} counted, {found['ignoredBatches']:,} ignored since the start",
+        "log": _log(found["log"]),
         "server": _server(found),
         "stream": _stream(found["stream"]),
     }
@@ -54,6 +55,10 @@ def _lag(lag: dict[str, Any]) -> str:
     if not lag["batches"]:
         return "none"
     return f"{plural(lag['records'], 'record')} for {lag['seconds']:.0f} s"
+
+
+def _log(log: dict[str, Any] | None) -> str:
+    return "no block is complete yet" if log is None else f"to record {log['last']:,}, digest {log['digest']}"
 
 
 def _server(found: dict[str, Any]) -> str:
@@ -69,12 +74,13 @@ def _stream(stream: dict[str, Any]) -> str:
 
 
 def _members(members: list[dict[str, Any]], now: float) -> str:
-    head = ("GATEWAY", "VERSION", "UP", "SEQUENCE", "POSITION", "HEARD", "ACCEPTS", "DIFFERS IN")
+    head = ("GATEWAY", "VERSION", "UP", "SEQUENCE", "POSITION", "HEARD", "ACCEPTS", "SAME TO", "DIFFERS IN")
     rows = [
         (
             *(cell(each["name"]), cell(each["version"]), duration(now - each["started"] / 1000)),
             *(f"{each['sequence']:,}", f"{each['position']:,}"),
             *(f"{each['heardSeconds']:.0f} s ago", "yes" if each["accepts"] else "no"),
+            "-" if each["sameTo"] is None else f"{each['sameTo']:,}",
             cell(", ".join(each["differs"]) or "-"),
         )
         for each in members

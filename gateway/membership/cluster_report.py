@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.cluster.batch import NOBODY, name_of
+from gateway.cluster.log_comparison import LogComparison, records_of
 from gateway.cluster.roster import MemberInfo
 from gateway.jetstream.status import JetStreamStatus, Replica
 from gateway.monitoring.metrics import Metrics
@@ -18,7 +19,7 @@ def report(membership: Membership, cluster: str) -> dict[str, Any]:
     turn, status = membership.turn, membership.transport.status()
     holder = turn.position.holder
     lag, signalling = membership.lag, membership.signalling
-    holders = signalling.holders
+    holders, newest = signalling.holders, membership.comparison.newest
     return {
         "name": cluster,
         "member": name_of(turn.me),
@@ -30,9 +31,12 @@ def report(membership: Membership, cluster: str) -> dict[str, Any]:
         "reconnects": status.reconnects,
         "unsentBytes": status.unsent,
         "lag": {"batches": lag.batches, "records": lag.records, "seconds": round(lag.seconds, 1)},
+        "log": {"last": records_of(newest.block)[1], "digest": newest.digest} if newest.block else None,
         "stream": _stream(status),
         "links": [{"link": link.partition("?")[0], "holder": name_of(holders.holder(link))} for link in holders.links],
-        "members": [_member(info, signalling.agreement.differences) for info in signalling.members()],
+        "members": [
+            _member(info, signalling.agreement.differences, membership.comparison) for info in signalling.members()
+        ],
     }
 
 
@@ -53,7 +57,11 @@ def _replica(replica: Replica) -> dict[str, Any]:
     return {"name": replica.name, "leads": replica.leads, "current": replica.current, "lag": replica.lag}
 
 
-def _member(info: MemberInfo, differences: Mapping[str, list[str]]) -> dict[str, Any]:
+def _member(info: MemberInfo, differences: Mapping[str, list[str]], logs: LogComparison) -> dict[str, Any]:
+    member = f"{info.name}@{info.epoch}"
+    differs = list(differences.get(member, ()))
+    if block := logs.differing.get(member):
+        differs.append("the log, records {:,} to {:,}".format(*records_of(block)))
     return {
         "name": info.name,
         "version": info.version,
@@ -62,7 +70,8 @@ def _member(info: MemberInfo, differences: Mapping[str, list[str]]) -> dict[str,
         "sequence": max(0, info.next_seq - 1),
         "position": info.place,
         "accepts": info.is_accepting,
-        "differs": differences.get(f"{info.name}@{info.epoch}", []),
+        "sameTo": records_of(logs.same[member])[1] if member in logs.same else None,
+        "differs": differs,
     }
 
 
@@ -97,7 +106,9 @@ _GAUGES: Mapping[str, Callable[[Membership], float]] = {
     "cluster_connected": lambda membership: membership.transport.status().connected,
     "cluster_replicas_current": _current,
     "cluster_last_batch": lambda membership: membership.turn.position.number,
-    "cluster_differing_members": lambda membership: len(membership.signalling.agreement.differences),
+    "cluster_differing_members": lambda membership: len(
+        membership.signalling.agreement.differences.keys() | membership.comparison.differing.keys()
+    ),
     "cluster_lag_records": lambda membership: membership.lag.records,
     "cluster_lag_seconds": lambda membership: membership.lag.seconds,
     "cluster_unsent_bytes": lambda membership: membership.transport.status().unsent,

@@ -9,7 +9,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from itertools import count
@@ -24,7 +24,8 @@ from gateway.cluster.agreed_clock import AgreedClock
 from gateway.cluster.batch import Batch, member
 from gateway.cluster.bookmark import Bookmark
 from gateway.cluster.lag import Lag, LagMeter
-from gateway.cluster.reasons import ELSEWHERE, QUIET, REMOVED, STRAY, STREAM_DAMAGED
+from gateway.cluster.log_comparison import LogComparison, records_of
+from gateway.cluster.reasons import ELSEWHERE, LOG_DIFFERS, QUIET, REMOVED, STRAY, STREAM_DAMAGED
 from gateway.cluster.roster import SILENT as SILENCE
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat
@@ -39,6 +40,7 @@ from gateway.storage.record import Entry, Fact
 
 from .foreign import ForeignEntries
 from .joining import join
+from .log_reading import LogReading
 from .transport import TICK, Call, CannotJoin, ClusterTransport
 
 LEAVE_SECONDS: Final = 5.0  # to give it up
@@ -49,6 +51,7 @@ SILENT: Final = 10.0  # seconds without an answer of the servers, also if no req
 LAGGING: Final = 10.0  # seconds behind the cluster, after which the gateway is not ready
 KEEP_TIME: Final = "synchronise it with NTP; until then messages get the time of the other members"
 FILE: Final = "stream-position.json"  # in the data directory
+DAMAGED: Final = "log-damaged.txt"  # there as well: why this log is not to be used
 
 _VERSION: Final = version("trellis-gateway")
 
@@ -81,6 +84,8 @@ class Membership:
         self._time: AgreedClock | None = None  # once the gateway starts
         self._ahead = 0  # ms by which its clock was ahead of all others at the last tick
         self.turn = Turn(member(name, time_ns() // 1_000_000), self, transport, clock, lease=lease)
+        self.comparison = LogComparison(lambda: self.signalling.roster.members())  # noqa: PLW0108  (it is made below)
+        self._reading: LogReading | None = None  # once the gateway has started
         self.signalling = Signalling(
             transport, clock, self.turn.wanted, self._heartbeat, terms, _refuse, lambda: transport.status().silence
         )
@@ -98,7 +103,9 @@ class Membership:
 
     def join(self, data: Path, index: Callable[[], object] = lambda: None) -> None:
         """Write what the stream has into the log in *data*, *index* that, and get the turn; raises `CannotJoin`."""
-        self._bookmark = Bookmark(data / FILE)
+        self._bookmark, self._damaged = Bookmark(data / FILE), data / DAMAGED
+        if self._damaged.exists():
+            raise CannotJoin(self._damaged.read_text())
         agreement = self.signalling.agreement
         join(data / "log", self._bookmark, self.turn, self.transport, agreement, self._clock, index)
 
@@ -133,6 +140,7 @@ class Membership:
         self._post = post
         self.transport.on_call = lambda: post(self._receive)
         self.turn.pinned = False
+        self._reading = LogReading(self._log, self.comparison, post)
         self._receive()
 
     def _receive(self) -> None:
@@ -152,6 +160,8 @@ class Membership:
     def leave(self) -> None:
         """Give the turn up for good, and send what is not in the stream yet."""
         self.transport.on_call = lambda: None
+        if self._reading is not None:
+            self._reading.stop()
         self.signalling.leave()
         end = self._clock() + LEAVE_SECONDS
         while not self.turn.leave() and self._clock() < end:
@@ -165,6 +175,7 @@ class Membership:
         """Send a heartbeat; at first and each minute save how far the log is, for the next start."""
         self.signalling.beat()
         self._check_clock()
+        self._check_log()
         me, *others = self.signalling.members()
         stored = self.transport.status().stored
         self.lag = self._lag_meter.measure(me, others, stored.last if stored is not None else 0)
@@ -181,6 +192,15 @@ class Membership:
                 "the clock of this machine is not believed", ahead_seconds=self._ahead // 1000, remedy=KEEP_TIME
             )
 
+    def _check_log(self) -> None:
+        """Stop the gateway if its log is damaged, and do not let it start again with that."""
+        if self.failure is None and (block := self.comparison.find_damage()):
+            self.failure = LOG_DIFFERS.format(*records_of(block))
+            with suppress(OSError):
+                self._damaged.write_text(self.failure)
+            logger.error("the log is damaged", reason=self.failure, consequence="the gateway stops, and does not start")
+            os.kill(os.getpid(), signal.SIGTERM)  # in order: what it accepted is in the stream
+
     def closed(self) -> None:
         """Save how far the closed log is, unless it lacks something, as that of a gateway that lost its turn does."""
         if not self.turn.over and self._log.is_complete:
@@ -190,12 +210,15 @@ class Membership:
         turn = self.turn
         clock = 0 if self._time is None else self._time.own()
         place, number, end = self.transport.place, turn.position.number, turn.position.next_seq
-        return Heartbeat(turn.me, _VERSION, end, place, turn.acting, clock=clock, batches=number)
+        heartbeat = Heartbeat(turn.me, _VERSION, end, place, turn.acting, clock=clock, batches=number)
+        heartbeat.block, heartbeat.digest = self.comparison.told
+        return heartbeat
 
     def _compare(self, heartbeat: Heartbeat) -> None:
         """Compare the stream with that of a member that has read as far; name in the log who disturbs it."""
         if heartbeat.place >= self.transport.place:
             self.turn.compare(heartbeat.batches)
+        self.comparison.hear(heartbeat.member, heartbeat.block, heartbeat.digest)
         stray, self._stray = self._stray, self.turn.stray
         if self._stray is not None and self._stray is not stray:
             logger.warning(

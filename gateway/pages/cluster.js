@@ -28,6 +28,12 @@ export function show(place, _parts, signal) {
       { title: "Heard", cell: (row) => `${number(row.heardSeconds)} s ago`, minor: true },
       { title: "Started", cell: (row) => ago(row.started), minor: true },
       { title: "Version", cell: (row) => row.version, minor: true },
+      {
+        title: "Same log to",
+        cell: (row) => (row.sameTo === null ? "not compared" : number(row.sameTo)),
+        numeric: true,
+        minor: true,
+      },
       { title: "Differs in", cell: (row) => row.differs.join(", ") || "nothing" },
     ],
     (row) => row.name,
@@ -93,7 +99,7 @@ function sentence(cluster) {
 }
 
 /** @param {any} cluster @returns {Element[]} */
-function describe({ stream, batch, ignoredBatches, reconnects, unsentBytes }) {
+function describe({ stream, log, batch, ignoredBatches, reconnects, unsentBytes }) {
   const connected = stream.connected ? `connected to ${stream.server}` : "not connected";
   const kept = stream.last === null ? "not known yet" : `${number(stream.first)} to ${number(stream.last)}, ${bytes(stream.bytes)}`;
   return [
@@ -101,5 +107,6 @@ function describe({ stream, batch, ignoredBatches, reconnects, unsentBytes }) {
     fact("Positions kept", kept),
     fact("Batches", `${number(batch)} counted, ${number(ignoredBatches)} ignored since the start`),
     fact("Not sent yet", bytes(unsentBytes)),
+    fact("Log", log === null ? "no block is complete yet" : `to record ${number(log.last)}, digest ${log.digest}`),
   ];
 }

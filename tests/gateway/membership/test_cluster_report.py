@@ -98,10 +98,12 @@ def told() -> dict[str, Any]:
     replicas = [{"name": "nats-one", "leads": True, "current": True, "lag": 0}]
     replicas += [{"name": "nats-two", "leads": False, "current": False, "lag": 7}]
     member = {"name": "one", "version": "1.0", "started": 1_000, "heardSeconds": 0.0, "sequence": 9, "position": 3}
-    member |= {"accepts": False, "differs": []}
+    other = member | {"name": "two", "accepts": True, "sameTo": 40_960, "differs": ["the log, records 1 to 1,024"]}
+    member |= {"accepts": False, "sameTo": None, "differs": []}
     return {
         **{"name": "main", "member": "one", "accepts": False, "turn": None, "trouble": None, "batch": 4},
-        **{"ignoredBatches": 1, "reconnects": 2, "unsentBytes": 0, "members": [member], "links": []},
+        **{"ignoredBatches": 1, "reconnects": 2, "unsentBytes": 0, "members": [member, other], "links": []},
+        "log": {"last": 40_960, "digest": "9f3ab2c1d4e5f607"},
         **{"lag": {"batches": 2, "records": 1, "seconds": 12.3}, "stream": stream | {"replicas": replicas}},
     }
 
@@ -113,7 +115,9 @@ def test_the_screen_names_servers_and_who_is_behind() -> None:
     assert "-, not connected; connected again 2 times" in text
     assert "no server has answered yet" in text
     assert re.search(r"^nats-two +follows +no +7$", text, re.MULTILINE)
-    assert re.search(r"^one +1\.0 +1 min +9 +3 +0 s ago +no +-$", text, re.MULTILINE)
+    assert re.search(r"^one +1\.0 +1 min +9 +3 +0 s ago +no +- +-$", text, re.MULTILINE)
+    assert re.search(r"^two .* yes +40,960 +the log, records 1 to 1,024$", text, re.MULTILINE)
+    assert "to record 40,960, digest 9f3ab2c1d4e5f607" in text
 
 
 @pytest.mark.parametrize(
