@@ -93,6 +93,13 @@ class TopicRelaySession(Session):
                 self.receive_data(data)
             at += 1
 
+    def may_log(self, data: bytes) -> bool:
+        """Whether it is a message to others, or cannot be read."""
+        try:
+            return decode(data).kind not in READS
+        except PacketError:
+            return True
+
     def _dispatch(self, packet: Packet) -> None:
         try:
             verb = VERBS.get(packet.kind)
@@ -222,6 +229,8 @@ class TopicRelaySession(Session):
         """Echo the packet with the *added* members."""
         self.send(text_frame(extend(packet.text, packet.fields, **added)))
 
+
+READS = (codec.ERROR, codec.ECHO, codec.SUBSCRIBE, codec.UNSUBSCRIBE, codec.INFO)  # types that log nothing
 
 VERBS: dict[float, Callable[[TopicRelaySession, Packet], None]] = {
     codec.ERROR: TopicRelaySession.ignore,

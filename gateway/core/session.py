@@ -101,6 +101,10 @@ class Session(Outbox, ABC):
     def tick(self, now: int) -> None:
         """Do what is due; the bus calls this once a second. *now* is its clock in ms."""
 
+    def may_log(self, data: bytes) -> bool:  # noqa: ARG002  # protocols know better
+        """Whether handling *data* may log something, so that it waits until this gateway accepts."""
+        return True
+
     def subscription_principal(self, channel: str) -> Principal:  # noqa: ARG002  # mostly the same for all
         """The principal by whose right this connection listens to *channel*."""
         return self.principal
@@ -131,7 +135,8 @@ class Session(Outbox, ABC):
     def saturated(self) -> bool:
         """Whether the next request has to wait until the peer, or a slow disk, has caught up.
 
-        Nothing waits for a failing disk: requests are handled, and those that need the log are refused.
+        Nothing waits for a failing disk: requests are handled, and those that need the log are refused. While another
+        gateway of a cluster accepts, only what `may_log` waits.
         """
         ledger = self.bus.ledger
         return self.overloaded or (ledger.congested and ledger.failing is None)
@@ -145,7 +150,7 @@ class Session(Outbox, ABC):
         """Handle what the peer sent; it is kept for later while the session is saturated."""
         if self.closing is not None:
             return
-        if self._backlog or self.saturated:
+        if self._backlog or (self.saturated and not self._may_pass(data)):
             self._backlog.append(data)
             self.bus.wait_for_log(self)
         else:
@@ -167,6 +172,10 @@ class Session(Outbox, ABC):
             self._handle(self._backlog.popleft())
         if self._backlog:
             self.bus.wait_for_log(self)
+
+    def _may_pass(self, data: bytes) -> bool:
+        """Whether *data* is handled although another gateway accepts now, since it only reads."""
+        return self.bus.acceptance.elsewhere and not self.overloaded and not self.may_log(data)
 
     # What adapters call
 

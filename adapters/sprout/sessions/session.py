@@ -79,16 +79,24 @@ class SproutSession(SproutConnection):
         if codec.are_statuses(data) and self._ignores_statuses:
             self._message_read()
             return
+        only_reads = self.bus.acceptance.elsewhere and not self.may_log(data)
         self._parser.feed(data)
         try:
             while self.closing is None:
-                if self.saturated:
+                if self.saturated and (self.overloaded or not only_reads):
                     self._backlog.appendleft(b"")  # the parser may have more
                     return
                 if not self._step():
                     return
         finally:
             self._arrivals.wait_for_disk()
+
+    def may_log(self, data: bytes) -> bool:
+        """Whether it brings nodes, or answers the gateway, or what came before is not done."""
+        if codec.are_statuses(data):
+            return not self._ignores_statuses
+        idle = self._work is None and self._parser.is_idle and not self._arrivals.ready_batches
+        return not (idle and codec.only_reads(data))
 
     def deliver(self, message: Message) -> None:
         """Announce a message to this peer alone."""

@@ -189,6 +189,11 @@ def are_statuses(data: bytes) -> bool:
     return data.startswith(b"status ") and _STATUSES.fullmatch(data) is not None
 
 
+def only_reads(data: bytes) -> bool:
+    """Whether *data* is whole lines, none of which begins a message that brings nodes or answers the gateway."""
+    return _READS.fullmatch(data) is not None
+
+
 def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
     """Encode a response of encoded node lines."""
     return _with_body(b"response", message_id, lines)
@@ -318,6 +323,7 @@ _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
 # Any qualified hash, also those of lengths that no node here has.
 _NODE_ID: Final = re.compile(rb"[A-Za-z0-9]{1,16}_B[0-9]{1,5}__[A-Za-z0-9_-]{0,86}")
 _STATUSES: Final = re.compile(rb"(?:status [0-9]{1,18} [0-9]{1,18}\n)+")
+_READS: Final = re.compile(rb"(?:(?![ \t\r\v\f]*(?:announce|response|status))[^\n]*\n)+")
 _SINGLE_ANNOUNCE: Final = re.compile(rb"announce ([0-9]{1,18}) 1")
 
 # fmt: off

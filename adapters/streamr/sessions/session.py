@@ -89,6 +89,16 @@ class StreamrSession(BaseSession):
         if run is not None:
             run.publish()
 
+    def may_log(self, data: bytes) -> bool:
+        """Whether it publishes, shows a token or key for the first time, or cannot be read."""
+        try:
+            frame = decode_control(data)
+        except StreamrError:
+            return True
+        if not isinstance(frame, SubscribeRequest | ResendRequest):
+            return not isinstance(frame, UnsubscribeRequest)
+        return not {frame.session_token, frame.api_key} - {None, ""} <= self._users.keys()
+
     def _dispatch(self, frame: ControlFrame) -> None:
         try:
             VERBS.get(frame.type, StreamrSession.unknown)(self, frame)

@@ -74,9 +74,16 @@ class WebSocketSession(Session):
             self._refuse(request.request, error)
 
     @property
-    def saturated(self) -> bool:
+    def overloaded(self) -> bool:
         """Whether the next request has to wait, also for answers that wait for their turns."""
-        return self._reads.is_full or super().saturated
+        return self._reads.is_full or super().overloaded
+
+    def may_log(self, data: bytes) -> bool:
+        """Whether it is a message to others, or cannot be read."""
+        try:
+            return isinstance(decode(data), messages.PublishCommand | messages.DirectCommand)
+        except MalformedMessage:
+            return True
 
     @property
     def held_size(self) -> int:

@@ -302,3 +302,21 @@ def test_an_end_between_messages_is_fine() -> None:
     reader.feed(b"status 1 0\n")
     reader.next_frame()
     assert not reader.in_message
+
+
+@pytest.mark.parametrize(
+    ("data", "reads"),
+    [
+        (b"list 1 2 9\n", True),
+        (b"query 1 1\nSHA512_B32__abc\nsubscribe 2 SHA512_B32__abc\n", True),
+        (b"list 1 2 9", False),
+        (b"", False),
+        (b"announce 1 1\nID NODE\n", False),
+        (b"list 1 2 9\nannounce 1 1\nID NODE\n", False),
+        (b"list 1 2 9\n \tannounce 1 1\n", False),
+        (b"response 1 0\n", False),
+        (b"status 1 0\n", False),
+    ],
+)
+def test_what_only_reads_begins_no_message_that_brings_or_answers(data: bytes, reads: bool) -> None:
+    assert codec.only_reads(data) == reads
