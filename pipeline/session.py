@@ -23,6 +23,7 @@ PARTITION_BYTES = 16 << 20  # input of one task, which bounds its memory
 # that of Hadoop's release.
 AWS_PACKAGES = tuple(f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3", "s3-transfer-manager", "sts"))
 AWS_BUNDLE = "software.amazon.awssdk:bundle"
+DAEMON = "pipeline.worker_daemon"  # forks Python workers on this machine
 SHUFFLE_PARTITIONS = 8  # partitions after a shuffle; adaptive execution merges those that stay small
 
 
@@ -31,17 +32,19 @@ def start(options: Options) -> SparkSession:
 
     Under `spark-submit` the JVM runs already, and the settings and the master of spark-submit take precedence.
     """
-    share = ""
+    share, local = "", options.master.startswith("local")
     if submitted := SUBMITTED_VARIABLE in os.environ:
         _export_python_path(os.environ)
     else:
         share = class_sharing_options(find_java(os.environ), os.environ)
-        prepare(os.environ, local=options.master.startswith("local"))
+        prepare(os.environ, local=local)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("trellis")
     if not submitted:
         builder = builder.master(options.master)
+        if local:  # on other machines, and with code that spark-submit brings along, a daemon may not find it
+            builder = builder.config("spark.python.daemon.module", DAEMON)
     told = _submitted_settings() if submitted else {}
     for name, value in settings(options, share).items():
         if name not in told:
