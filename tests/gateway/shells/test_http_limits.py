@@ -287,7 +287,7 @@ def test_a_request_waits_while_those_of_its_network_took_too_much_of_the_loop(so
         now, request = 100.0, b"GET / HTTP/1.1\r\n\r\n"
         read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: now), lambda: now)
         admission = SimpleNamespace(mark_busy=lambda _: None, mark_idle=lambda _: None, leave=lambda _: None)
-        http.gateway = SimpleNamespace(bus=SimpleNamespace(read_pacer=read_pacer), admission=admission)  # type: ignore[assignment]
+        http.gateway = SimpleNamespace(bus=SimpleNamespace(read_pacer=read_pacer), admission=admission)
         http.network = "192.0.2.1"
         read_pacer.record_bytes("192.0.2.2", 1, None)
         read_pacer.record_bytes(http.network, 1, None)
