@@ -284,7 +284,7 @@ def check_reports(one: Server) -> None:
     assert metrics(one)["last_batch"] > 0
     shown = CliRunner(env={"TRELLIS_URL": one.http, "TRELLIS_KEY": None}).invoke(app, ["cluster", "status"])
     assert re.search(r"^state +takes part$", shown.output, re.MULTILINE), shown.output
-    assert re.search(r"^two +\S+ +\d.* s ago +(yes|no) +-$", shown.output, re.MULTILINE), shown.output
+    assert re.search(r"^two +\S+ +\d.* s ago +(yes|no) +\S+ +-$", shown.output, re.MULTILINE), shown.output
 
 
 def check_removal(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
