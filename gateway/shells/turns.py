@@ -116,10 +116,9 @@ class Turns:
             self._call()
             return
         self._spent = 0.0
-        light, busy = self._light, self._busy
+        budget, light, busy = self.budget_seconds, self._light, self._busy
         try:
             for waiting in (light, busy) if self._runs % BUSY_FIRST else (busy, light):
-                budget = LONG_TURN if waiting is light else self.budget_seconds
                 for _ in range(len(waiting)):
                     heappop(waiting)[2].take_turn()
                     if self._spent >= budget:
