@@ -13,6 +13,7 @@ from .stage import AttackOutcome, Stage
 from .table import ATTACKS, OPEN
 
 SECONDS = 1.2  # that an attack goes on, where any time will do
+MOMENT = 2.0  # seconds to wait for those who attacked before; another gateway starts as fast
 QUIET = 0.3  # seconds before and after: no test compares with quiet time, as it takes a quiet machine
 
 BRIEF = [attack for attack in ATTACKS if attack.brief]
@@ -39,8 +40,10 @@ class ReusedStage:
         return self._stage
 
     def play(self, attack: Attack) -> AttackOutcome:
-        """Play *attack*."""
+        """Play *attack*, on another gateway if this one would go on reading for long what others left behind."""
         self._needs = attack.needs
+        if self._stage is not None and not self._stage.rest(MOMENT):
+            self._leave(None)
         try:
             outcome = self.stage.play(attack, SECONDS, QUIET)
         except BaseException:

@@ -127,11 +127,12 @@ class Stage:
             assert self.server.stop(30) == 0
             assert "Traceback" not in self.server.log, self.server.log
 
-    def rest(self) -> None:
+    def rest(self, seconds: float = LEFT) -> bool:
         """Wait until those who attacked before are gone: what they left behind is none of the next attack's cost."""
-        deadline = time.monotonic() + LEFT
+        deadline = time.monotonic() + seconds
         while self.there > self._usual and time.monotonic() < deadline:
             time.sleep(0.05)
+        return self.there <= self._usual
 
     @property
     def there(self) -> int:
