@@ -30,7 +30,7 @@ class JetStreamStatus(NamedTuple):
     """Whether there is a connection, and to which *server*; *reconnects* counts how often it was made again.
 
     *position* is the last that was read, *unsent* are bytes, *error* is the last fault. *stored* is what a server
-    answered *silence* seconds ago, and None if none has yet; while all is well they are asked every two seconds.
+    that knew a leader answered *silence* seconds ago, and None if none has yet; they are asked every two seconds.
     """
 
     connected: bool
@@ -41,6 +41,14 @@ class JetStreamStatus(NamedTuple):
     reconnects: int = 0
     stored: StoredStream | None = None
     silence: float = 0.0
+
+
+def has_leader(info: StreamInfo) -> bool:
+    """Whether the servers that keep the stream have a leader, as far as the one that answered by *info* knows.
+
+    One that led them when it was cut off from the others answers too, about its own copy, once it leads no more.
+    """
+    return info.cluster is None or bool(info.cluster.leader)
 
 
 def stored_stream(info: StreamInfo) -> StoredStream:

@@ -25,7 +25,7 @@ from nats.js.manager import JetStreamManager
 from .connecting import JetStreamSettings, UnfitStream, abort, prepare, refusal, server_of
 from .reader import EntryReader, StreamEntry, StreamGap
 from .shared_value import SharedValue
-from .status import JetStreamStatus, StoredStream, stored_stream
+from .status import JetStreamStatus, StoredStream, has_leader, stored_stream
 from .window import OutgoingBatch, SendWindow
 
 ACK_SECONDS = 5.0  # after which a batch that the server has not acknowledged is sent again; an election takes as long
@@ -33,7 +33,7 @@ RETRY_SECONDS = 0.25  # before sending again, and between attempts to connect
 RECONNECT_SECONDS = 1  # between attempts of the client to connect again
 WATCH_SECONDS = 2.0  # between questions what the servers keep
 PING_SECONDS = 2  # between pings; a server that does not answer two is left
-SILENT_SECONDS = 10.0  # without an answer about the stream, after which another server is tried; elections take less
+SILENT_SECONDS = 10.0  # without an answer that names a leader, after which another server is tried; elections take less
 LOOK_SECONDS = 1.0  # between looks at the connection; one that is not closed in that time is aborted
 MAX_AGE_SECONDS = 7 * 86_400.0  # of what the stream keeps: a gateway that was away for longer needs a peer's log
 STOP_SECONDS = 10.0
@@ -81,7 +81,7 @@ class JetStream:
         self._refusals: int | None = 0  # of the first connection; None once there was one
         self._reconnects = 0
         self._stored: StoredStream | None = None
-        self._answered = time.monotonic()  # when the servers answered last
+        self._answered = time.monotonic()  # when an answer named a leader last
         self._closed = False  # whether the client has closed the last connection, and has no other yet
 
     # Called in any thread
@@ -214,18 +214,23 @@ class JetStream:
             self._fail(str(gap))
 
     async def _watch(self) -> None:
-        """Ask every few seconds what the servers keep; while none answers, what they said before stays."""
+        """Ask every few seconds what the servers keep; while none answers, what they said before stays.
+
+        An answer that names no leader is none: it is about the copy of one server, which may be cut off.
+        """
         manager = JetStreamManager(self._client)
         while True:
             with suppress(Error, OSError, TimeoutError):
-                self._stored = stored_stream(await manager.stream_info(self._settings.name))
-                self._answered = time.monotonic()
-                if self._reader is not None:
-                    self._reader.expect(self._stored.last)
+                info = await manager.stream_info(self._settings.name)
+                if has_leader(info):
+                    self._stored = stored_stream(info)
+                    self._answered = time.monotonic()
+                    if self._reader is not None:
+                        self._reader.expect(self._stored.last)
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _leave(self) -> None:
-        """Leave a server that is cut off from the others: it answers pings, and nothing about the stream.
+        """Leave a server that is cut off from the others: it answers pings, and names no leader of the stream.
 
         Abort a connection that the client cannot close, because what was written last does not get through: it would
         wait for TCP, some minutes. Fail if the client has given up for good, as it does when a server ends the
@@ -245,7 +250,7 @@ class JetStream:
                 abort(client)
             elif client.is_connected and len(client.servers) > 1 and now - max(left, self._answered) > SILENT_SECONDS:
                 left = now
-                await self._note(ConnectionError("the server does not answer about the stream"))
+                await self._note(ConnectionError("the server names no leader of the stream"))
                 await client.force_reconnect()
             was_closing = closing
 

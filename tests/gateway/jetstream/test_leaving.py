@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import nats
 import pytest
 
-from gateway.jetstream import reader, stream
+from gateway.jetstream import connecting, reader, stream
 from gateway.jetstream.connecting import JetStreamSettings
 from tests.faults.cluster.machines import Servers
 from tests.faults.cluster.proxy import FaultProxy
@@ -72,6 +72,18 @@ def counts(member: StreamReader, data: bytes) -> bool:
     return data in member.counted()
 
 
+def leader_of(settings: JetStreamSettings) -> str:
+    """The name of the server that leads the stream, which is made if there is none."""
+    member = StreamReader(settings)
+    try:
+        until(lambda: member.stream.status().stored is not None)
+        stored = member.stream.status().stored
+        assert stored is not None
+        return next(replica.name for replica in stored.replicas if replica.leads)
+    finally:
+        member.stream.stop()
+
+
 def test_a_connection_that_hangs_is_left_while_much_is_unsent(tmp_path: Path, loop: LoopThread) -> None:
     server = NatsServer(tmp_path)
     ways = {way.port: way for way in (FaultProxy(server.port), FaultProxy(server.port))}
@@ -95,28 +107,36 @@ def test_a_connection_that_hangs_is_left_while_much_is_unsent(tmp_path: Path, lo
         server.stop()
 
 
+@pytest.mark.parametrize("leads", [True, False])
 def test_a_server_that_is_cut_off_from_the_others_is_left(
-    tmp_path: Path, loop: LoopThread, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, loop: LoopThread, monkeypatch: pytest.MonkeyPatch, leads: bool
 ) -> None:
+    """One that led the stream goes on answering about it: first as its leader, then about its own copy."""
     monkeypatch.setattr(stream, "SILENT_SECONDS", 3.0)
     monkeypatch.setattr(stream, "WATCH_SECONDS", 0.3)  # far less, or a server that is well is left as well
+    monkeypatch.setattr(connecting, "sample", lambda urls, _count: list(urls))  # the first one is chosen
     servers = Servers(tmp_path)
     loop.run(servers.start)
-    ports = {server.port: name for name, server in servers.servers.items()}
-    member = StreamReader(JetStreamSettings("test", tuple(f"nats://127.0.0.1:{port}" for port in ports), 3))
     try:
-        for number in (b"1", b"2"):
-            member.stream.submit(number)
-            until(partial(counts, member, number))
-        first = port_of(member)
-        for way in servers.ways_of(ports[first], gateways=False):
-            loop.do(way.hang)
-        for number in (b"3", b"4"):
-            member.stream.submit(number)
-            until(partial(counts, member, number))
-        until(lambda: port_of(member) not in (0, first))
+        urls = {name: server.url for name, server in servers.servers.items()}
+        leader = leader_of(JetStreamSettings("test", tuple(urls.values()), 3))
+        names = sorted(urls, key=lambda name: (name == leader) != leads)
+        first = servers.servers[names[0]].port
+        member = StreamReader(JetStreamSettings("test", tuple(urls[name] for name in names), 3))
+        try:
+            for number in (b"1", b"2"):
+                member.stream.submit(number)
+                until(partial(counts, member, number))
+            assert port_of(member) == first
+            for way in servers.ways_of(names[0], gateways=False):
+                loop.do(way.hang)
+            for number in (b"3", b"4"):
+                member.stream.submit(number)
+                until(partial(counts, member, number))
+            until(lambda: port_of(member) not in (0, first))
+        finally:
+            member.stream.stop()
     finally:
-        member.stream.stop()
         loop.run(servers.stop)
 
 

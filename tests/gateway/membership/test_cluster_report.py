@@ -17,7 +17,7 @@ from gateway.cluster.lag import LagMeter
 from gateway.cluster.roster import MemberInfo
 from gateway.commands.cluster_status import screen
 from gateway.commands.remote import Remote
-from gateway.jetstream.status import JetStreamStatus, Replica, StoredStream, stored_stream
+from gateway.jetstream.status import JetStreamStatus, Replica, StoredStream, has_leader, stored_stream
 from gateway.membership.cluster_report import report
 from tests.properties.cluster import ClusterInstance, Stream, copy_of, next_seq
 from tests.properties.in_process_gateway import template
@@ -90,6 +90,14 @@ def test_what_the_servers_say_of_their_replicas() -> None:
     found = stored_stream(StreamInfo.from_response(answer))
     replicas = (Replica("one", False, True, 0), Replica("three", False, False, 4), Replica("two", True, True, 0))
     assert found == StoredStream(5, 7, 200, replicas)
+
+
+@pytest.mark.parametrize(("cluster", "led"), [(None, True), ({"leader": "two"}, True), ({"name": "trellis"}, False)])
+def test_whether_an_answer_names_a_leader(cluster: dict[str, str] | None, led: bool) -> None:
+    """A server that is alone has none, and needs none."""
+    state = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
+    answer: dict[str, Any] = {"config": {"name": "main"}, "state": state, "cluster": cluster}
+    assert has_leader(StreamInfo.from_response(answer)) == led
 
 
 def told() -> dict[str, Any]:
