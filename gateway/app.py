@@ -221,14 +221,14 @@ class TurnTaking:
             await self._app(scope, receive, send_and_release)
 
     def _unknown_credentials(self, scope: Scope) -> bytes:
-        """A digest of the credentials that are shown for the first time; empty if none are.
+        """A digest of the credentials that are shown for the first time, in a request or a handshake; else empty.
 
-        Their sender gets a number then, which is logged, also where the request only reads or opens a WebSocket. What
-        comes on a WebSocket waits by itself.
+        Their sender gets a number then, which is logged, at the latest when a WebSocket is opened: some requests that
+        only read need none. What comes on a WebSocket waits by itself.
         """
         query: bytes = scope["query_string"]
         shown = dict(scope["headers"]).get(b"authorization") or (query if b"key=" in query else b"")
-        digest = sha256(shown).digest() if shown else b""
+        digest = sha256(scope["type"].encode() + shown).digest() if shown else b""
         return b"" if digest in self._known else digest
 
 
