@@ -125,3 +125,21 @@ def test_who_can_log_nothing_does_not_wait(nodes: list[ClusterInstance]) -> None
         ({"type": "http", "method": "POST", "path": "/readyz"}, False),
     ):
         assert asyncio.run(_waits(here, scope)) == waits, scope
+
+
+async def _known_after_a_read(node: ClusterInstance) -> list[bool]:
+    """Whether a key is known, to requests and to WebSockets, once it has asked for a page."""
+    application = Application(node)
+    middleware = TurnTaking(application, node.membership)
+    task = begin(node, application, {"type": "http", "method": "GET", "headers": [KEY]}, middleware)
+    await rest()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert application.acted
+    shown = {"query_string": b"", "headers": [KEY]}
+    return [not middleware._unknown_credentials({"type": kind, **shown}) for kind in ("http", "websocket")]
+
+
+def test_a_key_that_has_read_waits_for_its_first_websocket(nodes: list[ClusterInstance]) -> None:
+    """It has no number yet; its WebSocket was refused while another gateway accepted."""
+    assert asyncio.run(_known_after_a_read(next(node for node in nodes if node.turn.acting))) == [True, False]
