@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,19 @@ class Busy:
         self._turns.spend(self._seconds)
         if self.left:
             self._turns.add(self, -self.left)
+
+
+class Noted:
+    """Notes its name when it has a turn, which takes the whole of the time."""
+
+    def __init__(self, turns: Turns, done: list[Any], name: object) -> None:
+        self._turns = turns
+        self._done = done
+        self._name = name
+
+    def take_turn(self) -> None:
+        self._done.append(self._name)
+        self._turns.spend(LONG_TURN)
 
 
 class SteppedClock:
@@ -77,17 +91,8 @@ def test_who_has_used_least_lately_goes_first(clock: SteppedClock) -> None:
 
     async def check() -> None:
         turns, done = Turns(asyncio.get_running_loop()), list[int]()
-
-        class One:
-            def __init__(self, number: int) -> None:
-                self.number = number
-
-            def take_turn(self) -> None:
-                done.append(self.number)
-                turns.spend(LONG_TURN)
-
         for number in (0, 1, 2):
-            turns.add(One(number), loads[number].priority)
+            turns.add(Noted(turns, done, number), loads[number].priority)
         for count in (1, 2, 3):
             await asyncio.sleep(0)
             assert done == [1, 2, 0][:count]
@@ -152,25 +157,16 @@ def test_a_short_read_of_a_light_connection_comes_before_longer_ones_and_busy_co
 ) -> None:
     async def check() -> None:
         turns, done = Turns(asyncio.get_running_loop()), list[str]()
-
-        class One:
-            def __init__(self, name: str) -> None:
-                self.name = name
-
-            def take_turn(self) -> None:
-                done.append(self.name)
-                turns.spend(LONG_TURN)
-
-        turns.add(One("busy"), 0.0)
-        turns.add(One("busier"), 1.0)
+        turns.add(Noted(turns, done, "busy"), 0.0)
+        turns.add(Noted(turns, done, "busier"), 1.0)
         for name, size in (("long", MAX_PORTION), ("older", MAX_PORTION), ("short", FIRST_PORTION)):
-            turns.add_light(One(name), size)
+            turns.add_light(Noted(turns, done, name), size)
             clock.now += 0.01
         assert turns.progress.waiting == 5
         await asyncio.sleep(0)
         assert done == ["short"]
         clock.now += 3 * MAX_PORTION * BYTE_DELAY
-        turns.add_light(One("late"), FIRST_PORTION)
+        turns.add_light(Noted(turns, done, "late"), FIRST_PORTION)
         for _ in range(BUSY_FIRST + 1):
             await asyncio.sleep(0)
         assert done == ["short", "long", "older", "busy", "late", "busier"], "nobody waits for ever"
