@@ -110,7 +110,8 @@ class Gateway:
             foreign = ForeignEntries(self.bus, self.log, self.adapters, self.log_clock.reach)
             self.membership.start(self.log, self.bus, foreign)
         loop, post = post, self._when_acting(post)
-        self.bus.presence.post = loop
+        notices = self.bus.presence.notices
+        notices.post, notices.later = loop, Timer(loop).later
         self._open_retention(post)
         self.index.start()
         self.log.start()

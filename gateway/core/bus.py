@@ -77,7 +77,7 @@ class Bus:
         self._numbers: dict[int, dict[Member, None]] = {}
         self._addresses: Counter[str] = Counter()
         self._waiting: dict[Member, None] = {}
-        self.directs = DirectDelivery(self._numbers, self.gathering, self.presence, stamper, metrics)
+        self.directs = DirectDelivery(self._numbers, self.gathering, self.presence.notices, stamper, metrics)
         self.direct, self.send_direct = self.directs.deliver, self.directs.send
 
     # Sessions
@@ -214,7 +214,7 @@ class Bus:
             del self._hearing[channel][session]
             if not self._hearing[channel]:
                 del self._hearing[channel]
-        self.presence.stop_telling(channel, session)
+        self.presence.notices.stop_telling(channel, session)
         self.presence.remove_listener(channel, session.who)
 
     def dialect_changed(self, channel: str) -> None:
@@ -307,9 +307,9 @@ class Bus:
         """Deliver a *run* that was logged; see `take`."""
         if self.read_pacer is not None:
             self.read_pacer.record_published(run)
-        if self.presence.has_notices:
+        if self.presence.notices:
             for message in run:
-                self.presence.tell_arrival(message.channel, message.sender.number)
+                self.presence.notices.tell_arrival(message.channel, message.sender.number)
         self.metrics.published(run, self._fan_out.deliver(run, origins))
         if self.acceptance.untaken:
             self.acceptance.taken(run)

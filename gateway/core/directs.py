@@ -11,7 +11,7 @@ from .errors import OutcomeUnknown
 from .gathering import Gathering
 from .member import Member
 from .message import Message
-from .presence import Presence
+from .notices import Notices
 from .stamper import Stamper
 
 DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
@@ -48,7 +48,7 @@ class DirectDelivery:
         self,
         numbers: Mapping[int, Mapping[Member, None]],
         gathering: Gathering,
-        presence: Presence,
+        notices: Notices,
         stamper: Stamper,
         counters: Counters,
     ) -> None:
@@ -56,7 +56,7 @@ class DirectDelivery:
         self.next_id = count(FIRST_DIRECT_NUMBER)
         self._numbers = numbers
         self._gathering = gathering
-        self._presence = presence
+        self._notices = notices
         self._stamper = stamper
         self._counters = counters
         self._ids = BoundedMap[str, tuple[int, int]](MAX_DIRECT_IDS)  # (expiry, receivers)
@@ -77,8 +77,8 @@ class DirectDelivery:
         self._stamp(message)
         if message.ids:
             self._remember(message, len(receivers))
-        if self._presence.has_notices:
-            self._presence.tell_arrival(message.channel, message.sender.number)
+        if self._notices:
+            self._notices.tell_arrival(message.channel, message.sender.number)
         for session in receivers:
             session.deliver(message)
         self._counters.direct(message, len(receivers))

@@ -1,29 +1,25 @@
-"""Presence: which peers are in a channel, and the notices that sessions get when peers join and leave.
+"""Presence: which peers are in a channel; sessions get notices when peers join and leave (`gateway.core.notices`).
 
 A peer is in a channel while one of its connections listens there. Some protocols also let a peer claim that it is
 present although it listens elsewhere (a *guest*, until a time it names), or that it is absent although one of its
 connections listens (until it claims otherwise or subscribes again). In a cluster, other gateways tell who is present
-there. Presence is never logged. Many sessions are notified a few at a time, but always before they receive a message
-from the newcomer.
+there. Presence is never logged.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .bounded import BoundedMap
 from .member import Member
 from .message import Peer
+from .notices import Notices
 
 MAX_GUESTS = 1000  # of one channel; beyond it the guest with the oldest claim leaves
 MAX_ALL_GUESTS = 10_000  # of all channels together
-SLICE = 256  # sessions that are notified in one turn of the loop, which may be a write for each
 NOTICES_PER_REQUEST = 8  # sessions whose notifying counts as one request: joining and leaving takes 1.5 us for each
 TOLD_PER_REQUEST = 64  # sessions whose notifying counts as one request when somebody comes: a crowd may come together
-MAX_NOTICES = 64  # undelivered notices; beyond it the oldest is delivered at once
 
 
 class PresenceClaim(NamedTuple):
@@ -65,56 +61,23 @@ class Roster:
             del self.peers[peer.number], self.connections[peer.number]
 
 
-class _Notice:
-    """The notice that *peer* joined or left *channel*, for the sessions that listened then and still do."""
-
-    __slots__ = ("_excluded", "_joined", "_remaining", "channel", "peer")
-
-    def __init__(self, channel: str, peer: Peer, members: Iterator[Member], *, joined: bool) -> None:
-        self.channel = channel
-        self.peer = peer
-        self._remaining = members
-        self._joined = joined
-        self._excluded: set[Member] = set()
-
-    def exclude(self, session: Member) -> None:
-        """Do not tell *session*, which stopped listening; if it comes again it is given the present peers."""
-        self._excluded.add(session)
-
-    def deliver(self, most: int) -> bool:
-        """Tell at most *most* sessions; False once all have been told."""
-        count = 0
-        for member in islice(self._remaining, most):
-            count += 1
-            if member.who.number != self.peer.number and member not in self._excluded:
-                (member.peer_joined if self._joined else member.peer_left)(self.channel, self.peer)
-        return count == most
-
-
 class Presence:
     """Keeps peers' claims, and notifies sessions of joins and leaves.
 
     *hearing* are the listening sessions by channel, without those whose protocol cannot express presence.
 
-    Finding out whether a peer is in a channel takes constant time. `post` runs a call in a later turn of the loop;
-    without it every session is notified at once. `on_change` is told of a channel, and the number of a peer whose
-    presence at this gateway may have changed.
+    Finding out whether a peer is in a channel takes constant time. `on_change` is told of a channel, and the number of
+    a peer whose presence at this gateway may have changed.
     """
 
     def __init__(self, hearing: Mapping[str, Mapping[Member, None]]) -> None:
-        self.post: Callable[[Callable[[], None]], None] | None = None
+        self.notices = Notices()
         self.on_change: Callable[[str, int], None] | None = None
         self._hearing = hearing
-        self._notices: deque[_Notice] = deque()  # the oldest first
         self._rosters: dict[str, Roster] = {}
         self._claims: dict[str, dict[int, PresenceClaim]] = {}  # of guests, and of absent peers that listen
         self._guests = BoundedMap[tuple[str, int], Peer](MAX_ALL_GUESTS, self._drop_guest)  # by channel and number
         self._elsewhere: dict[str, dict[int, Peer]] = {}  # present at other gateways, by channel and number
-
-    @property
-    def has_notices(self) -> bool:
-        """Whether a session still has to be notified of a newcomer."""
-        return bool(self._notices)
 
     def peers(self, channel: str) -> dict[int, Peer]:
         """The peers in *channel* by their numbers, in the order in which they came.
@@ -270,46 +233,10 @@ class Presence:
         roster = self._rosters.get(channel)
         return roster is not None and number in roster.peers
 
-    # Telling sessions
-
-    def stop_telling(self, channel: str, session: Member) -> None:
-        """Send no more notices to *session*, which stopped listening to *channel*."""
-        for notice in self._notices:
-            if notice.channel == channel:
-                notice.exclude(session)
-
-    def tell_arrival(self, channel: str, number: int) -> None:
-        """Deliver pending notices about the peer with *number* in *channel*, before its message is delivered."""
-        due = [each for each in self._notices if each.channel == channel and each.peer.number == number]
-        for notice in due:  # those of others wait, so that one message does not pay for all who came before
-            self._notices.remove(notice)
-            self._deliver(notice)
-
     def _tell(self, channel: str, peer: Peer, untold: Member | None = None, *, joined: bool) -> None:
+        """Tell the sessions in *channel* but *untold* that *peer* joined or left."""
         members = self._hearing.get(channel)
-        if not members:
-            return
-        notice = _Notice(channel, peer, iter(tuple(members)), joined=joined)
-        if untold is not None:
-            notice.exclude(untold)
-        if self.post is None or (len(members) <= SLICE and not self._notices):
-            notice.deliver(len(members) + 1)
-            return
-        if len(self._notices) == MAX_NOTICES:
-            self._deliver(self._notices.popleft())
-        if not self._notices:
-            self.post(self._deliver_slice)
-        self._notices.append(notice)
-
-    def _deliver_slice(self) -> None:
-        """Notify `SLICE` sessions, and post the next slice."""
-        assert self.post is not None
-        if self._notices:
-            self.post(self._deliver_slice)  # first, so that an error below does not stop it
-            if not self._notices[0].deliver(SLICE):
-                self._notices.popleft()
-
-    @staticmethod
-    def _deliver(notice: _Notice) -> None:
-        while notice.deliver(SLICE):
-            pass
+        if members and untold in members:
+            members = {each: None for each in members if each is not untold}
+        if members:
+            self.notices.tell(channel, peer, members, joined=joined)

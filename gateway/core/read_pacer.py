@@ -8,8 +8,9 @@ keeps sending malformed input is closed. When a penalised connection ends, the n
 the penalty, so reconnecting does not help. Each connection has a share of its own: within it, it never waits for what
 others of its network have sent, and while the log is crowded it gets no more.
 
-While peers of other networks have input, all HTTP requests of one network together get `ANSWER_SHARE` of the loop's
-time: each takes a millisecond or more, which no scheduling can take from those that come in the middle of it.
+While peers of other networks have input, the HTTP requests and the long reads of one network together get
+`NETWORK_SHARE` of the loop's time: each takes up to some milliseconds, which no scheduling can take from those that
+come in the middle of it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FREE_REFUSALS = 20  # refused requests that cost nothing, gained again at the ra
 MAX_MALFORMED = 300  # malformed requests at once after which a connection is closed; one a second more is allowed
 PENALTY_SECONDS = 10.0  # for which a refused request penalises its connection
 PENALTY_SHARE, PENALTY_BURST = 0.1, 0.05  # of the loop's time, and seconds of it at once, for a penalised network
-ANSWER_SHARE, ANSWER_BURST = 0.15, 0.15  # of the loop's time, and seconds of it at once, for HTTP requests of a network
+NETWORK_SHARE, NETWORK_BURST = 0.15, 0.15  # of the loop's time, and seconds of it at once, for what takes long
 SEVERAL_SECONDS = 1.0  # for which a network that had input counts
 MALFORMED_FACTOR = 3  # times its bytes that a malformed body is charged in addition
 MIN_MALFORMED_SIZE = 1 << 16  # bytes that a malformed body is taken to have at least
@@ -89,7 +90,7 @@ class ReadPacer:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
         self._loop_time = TokenBuckets(PENALTY_SHARE, PENALTY_BURST, clock)  # of penalised connections, by network
-        self._answer_time = TokenBuckets(ANSWER_SHARE, ANSWER_BURST, clock)  # by network
+        self._network_time = TokenBuckets(NETWORK_SHARE, NETWORK_BURST, clock)  # by network
         self._last_network = ""  # that had input
         self._last_switch = -inf  # when input came from another network than the input before
         self._inherited = BoundedMap[str, deque[Penalty]](MAX_NETWORKS)  # from closed connections, by network
@@ -129,11 +130,16 @@ class ReadPacer:
         self._inherited[connection.network] = inherited
 
     def record_read(self, session: PenalizableSession, size: int, seconds: float = 0.0) -> float:
-        """Record *size* bytes, read for *session* and handled in *seconds*; return the seconds to wait before more."""
+        """Record *size* bytes, read for *session*; return the seconds to wait before more.
+
+        *seconds* is how long it took to handle them, 0 if that was not measured because it was short.
+        """
         if self._bytes is None:  # spares two calls for each read where nothing is paced
             self.budget.record_read(size)
             return 0.0
         wait = self.record_bytes(session.network, size, session.peer.number)
+        if seconds:
+            wait = max(wait, self.charge_network(session.network, seconds))
         if session.penalty is not None:
             wait = max(wait, session.penalty.paused_until - self._clock(), self.charge_loop_time(session, seconds))
         return min(wait, MAX_PAUSE) if wait > 0 else 0.0
@@ -148,7 +154,8 @@ class ReadPacer:
         if not network or self._bytes is None:
             return 0.0
         if network != self._last_network:
-            self._last_network, self._last_switch = network, self._clock()
+            self._last_switch = self._clock() if self._last_network else -inf
+            self._last_network = network
         wait, crowded = self._bytes.spend(network, size), self._crowded()
         if wait or crowded:
             own = self._connection_bytes.spend(network if connection is None else connection, size)
@@ -166,11 +173,11 @@ class ReadPacer:
             return 0.0
         return min(MAX_PAUSE, self._loop_time.spend(connection.network, seconds))
 
-    def charge_answer(self, network: str, seconds: float) -> float:
-        """Charge *seconds* of the loop to HTTP requests of *network*; return those to wait before the next one."""
+    def charge_network(self, network: str, seconds: float) -> float:
+        """Charge *seconds* of the loop to *network*; return those to wait before it gets more, 0 if it is alone."""
         if not network or self._bytes is None or self._clock() - self._last_switch > SEVERAL_SECONDS:
             return 0.0
-        return min(MAX_PAUSE, self._answer_time.spend(network, seconds))
+        return min(MAX_PAUSE, self._network_time.spend(network, seconds))
 
     def charge_malformed_body(self, network: str, size: int) -> None:
         """Charge *network* for a malformed body of *size* bytes, which may have come on a connection of its own."""

@@ -132,8 +132,9 @@ class FastHttp(DirectHttp):
         if self.network and self.gateway is not None:
             self.gateway.admission.mark_busy(self)
         read_pacer = self._read_pacer
-        share = self._number if self._answered else None
-        wait = read_pacer.record_bytes(self.network, len(data), share) if read_pacer is not None else 0.0
+        wait, share = (0.0, self._number) if self._answered else (self._pause(0.0), None)  # a handshake gets no turn
+        if read_pacer is not None:
+            wait = max(wait, read_pacer.record_bytes(self.network, len(data), share))
         if wait and not self._paused:
             self._paused = True
             self.loop.call_later(wait, self._pause_over)
@@ -270,7 +271,7 @@ class FastHttp(DirectHttp):
         if (read_pacer := self._read_pacer) is None:
             return 0.0
         pause = 0.0 if self.penalty is None else read_pacer.charge_loop_time(self, seconds)
-        return max(pause, read_pacer.charge_answer(self.network, seconds))
+        return max(pause, read_pacer.charge_network(self.network, seconds))
 
     def worked(self, seconds: float, began: float) -> None:
         """A step of parsing or answering requests took *seconds*."""

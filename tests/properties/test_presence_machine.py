@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from hypothesis import settings
@@ -10,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from gateway.core.member import Member
 from gateway.core.message import Message, Peer
+from gateway.core.notices import Notices
 from gateway.core.presence import MAX_ALL_GUESTS, MAX_GUESTS, Presence
 
 
@@ -69,6 +71,7 @@ class PresenceMachine(RuleBasedStateMachine):
     def leave(self, session: Watcher) -> None:
         if session.channels:
             del self.members["lobby"][session]  # type: ignore[arg-type]
+            self.presence.notices.stop_telling("lobby", session)  # type: ignore[arg-type]
             self.presence.remove_listener("lobby", session.who)
             self._left(session.who.number)
 
@@ -127,8 +130,46 @@ class PresenceMachine(RuleBasedStateMachine):
             self._silent(number)
 
 
+class GatheringMachine(PresenceMachine):
+    """The same where notices are gathered: whoever is told knows who is there as soon as nothing waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Callable[[], None]] = []
+        self.presence.notices = Notices(few=0)
+        self.presence.notices.post = self.calls.append
+        self.presence.notices.later = lambda _seconds, call: self.calls.append(call)
+
+    @rule()
+    def turn(self) -> None:
+        if self.calls:
+            self.calls.pop(0)()
+
+    @rule(identity=st.one_of(st.integers(1, 5), IDENTITIES))
+    def speak(self, identity: int) -> None:
+        self.presence.notices.tell_arrival("lobby", identity)
+        for session in self.members["lobby"]:
+            assert isinstance(session, Watcher)
+            if session.who.number != identity:
+                assert (identity in session.view) == self.presence.contains("lobby", identity)
+
+    @rule()
+    def rest(self) -> None:
+        while self.calls:
+            self.turn()
+        assert not self.presence.notices
+        super().everybody_knows_who_is_there()
+
+    @invariant()
+    def everybody_knows_who_is_there(self) -> None:
+        if not self.calls:
+            super().everybody_knows_who_is_there()
+
+
 PresenceMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestPresence = PresenceMachine.TestCase
+GatheringMachine.TestCase.settings = PresenceMachine.TestCase.settings
+TestGathering = GatheringMachine.TestCase
 
 
 def test_only_so_many_are_there_by_their_own_word() -> None:

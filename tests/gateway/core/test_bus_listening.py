@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.core import presence
 from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable
 from gateway.core.message import Message, Peer
+from gateway.core.notices import FEW
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.storage.record import decode_body
-from tests.gateway.core.bus_toys import Make, to
+from tests.gateway.core.bus_toys import Make
 
 if TYPE_CHECKING:
     from tests.conftest import Core, EchoSession, ToySession
@@ -39,69 +38,6 @@ def test_joining_tells_the_others_and_returns_them(core: Core, join: Make) -> No
     assert (core.bus.listeners("lobby", "toy"), core.bus.listeners("lobby", "x")) == ([b, c], [])
 
 
-def run_steps(steps: deque[Callable[[], None]], sessions: list[ToySession]) -> list[int]:
-    """Run *steps* until none is left; how many notices each gave, but for those that gave none."""
-    counts = [0]
-    while steps:
-        before = sum(len(each.heard) for each in sessions)
-        steps.popleft()()
-        counts.append(sum(len(each.heard) for each in sessions) - before)
-    return [count for count in counts if count]
-
-
-def test_many_sessions_are_told_of_a_newcomer_in_slices_and_before_its_message(
-    core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(presence, "SLICE", 4)
-    many, steps = [join("lobby") for _ in range(10)], deque[Callable[[], None]]()
-    core.bus.presence.post = steps.append
-    for each in many:
-        each.take()
-
-    first = join("lobby")
-    first_came = ("+", "lobby", first.peer.number)
-    assert not any(each.heard for each in many), "nobody is told in the step in which it comes"
-    assert run_steps(steps, many) == [4, 4, 2]
-    assert all(each.take() == [first_came] for each in many)
-
-    second = join("lobby")
-    core.bus.unsubscribe(many[9], "lobby")
-    core.bus.subscribe(many[9], "lobby")  # it knows who is there
-    second.receive_data(b"1")
-    for each in many[:9]:
-        assert each.heard[0] == ("+", "lobby", second.peer.number)
-        assert b"1" in each.heard
-    assert to(second, many[8].peer.number) == 1
-    run_steps(steps, many)
-    assert ("+", "lobby", second.peer.number) not in many[9].take()
-    for each in many[:9]:
-        each.take()
-
-    monkeypatch.setattr(presence, "MAX_NOTICES", 2)
-    newcomers = [join("lobby") for _ in range(3)]
-    assert [len(each.heard) for each in many] == [1] * 10, "where too much waits the first is told at once"
-    run_steps(steps, many)
-    assert [[number for _, _, number in each.heard] for each in many] == [[n.peer.number for n in newcomers]] * 10
-
-
-def test_a_message_waits_only_for_the_notice_of_its_sender(
-    core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else one step would tell everybody of all who came before."""
-    monkeypatch.setattr(presence, "SLICE", 1)
-    many, steps = [join("lobby") for _ in range(4)], deque[Callable[[], None]]()
-    core.bus.presence.post = steps.append
-    for each in many:
-        each.take()
-    newcomers = [join("lobby") for _ in range(3)]
-    newcomers[1].receive_data(b"1")
-    came = [("+", "lobby", each.peer.number) for each in newcomers]
-    assert all(each.take() == [came[1], b"1"] for each in many)
-    while steps:
-        steps.popleft()()
-    assert all(each.take() == [came[0], came[2]] for each in many)
-
-
 class Deaf(Session):
     """A session of a protocol that has no word for joining, as most."""
 
@@ -114,15 +50,13 @@ class Deaf(Session):
         """Nothing."""
 
 
-def test_nothing_is_done_for_sessions_that_have_no_word_for_joining(
-    core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(presence, "SLICE", 2)
-    deaf = [Deaf(core.bus, Principal("anonymous")) for _ in range(5)]
-    core.bus.presence.post = list[Callable[[], None]]().append
+def test_nothing_is_done_for_sessions_that_have_no_word_for_joining(core: Core, join: Make) -> None:
+    deaf = [Deaf(core.bus, Principal("anonymous")) for _ in range(FEW + 1)]
+    core.bus.presence.notices.post = list[Callable[[], None]]().append
+    core.bus.presence.notices.later = lambda _seconds, _call: None
     for each in deaf:
         core.bus.subscribe(each, "lobby")
-    assert not core.bus.presence.has_notices
+    assert not core.bus.presence.notices
     assert (type(join()).hears_presence, Deaf.hears_presence) == (True, False)
 
 

@@ -10,13 +10,13 @@ from gateway.core.buckets import TokenBuckets
 from gateway.core.errors import Throttled
 from gateway.core.message import Message
 from gateway.core.read_pacer import (
-    ANSWER_BURST,
-    ANSWER_SHARE,
     CONNECTION_BURST,
     CONNECTION_RATE,
     FREE_REFUSALS,
     MAX_MALFORMED,
     MAX_PAUSE,
+    NETWORK_BURST,
+    NETWORK_SHARE,
     PENALTY_BURST,
     PENALTY_SECONDS,
     PENALTY_SHARE,
@@ -205,18 +205,28 @@ def test_a_new_connection_inherits_a_penalty_until_it_expires(paced: Paced) -> N
     assert not read_pacer._inherited
 
 
-def test_http_requests_of_a_network_get_a_share_of_the_loop_while_others_have_input(paced: Paced) -> None:
+def test_what_takes_long_for_a_network_gets_a_share_of_the_loop_while_others_have_input(paced: Paced) -> None:
     read_pacer, here, there = paced.read_pacer, "192.0.2.1", "192.0.2.2"
     read_pacer.record_bytes(here, 1, None)
     paced.now += 2 * SEVERAL_SECONDS
     read_pacer.record_bytes(here, 1, None)
-    assert read_pacer.charge_answer(here, 10.0) == 0, "nobody else is there"
+    assert read_pacer.charge_network(here, 10.0) == 0, "nobody else is there"
     read_pacer.record_bytes(there, 1, None)
-    assert read_pacer.charge_answer(here, ANSWER_BURST) == 0
-    assert read_pacer.charge_answer(here, 0.015) == pytest.approx(0.015 / ANSWER_SHARE)
-    assert read_pacer.charge_answer(there, 0.015) == 0, "each network has a share of its own"
-    assert read_pacer.charge_answer("", 10.0) == 0
-    assert read_pacer.charge_answer(here, 10.0) == MAX_PAUSE
+    assert read_pacer.charge_network(here, NETWORK_BURST) == 0
+    assert read_pacer.charge_network(here, 0.015) == pytest.approx(0.015 / NETWORK_SHARE)
+    assert read_pacer.charge_network(there, 0.015) == 0, "each network has a share of its own"
+    assert read_pacer.charge_network("", 10.0) == 0
+    assert read_pacer.charge_network(here, 10.0) == MAX_PAUSE
     paced.now += 2 * SEVERAL_SECONDS
     read_pacer.record_bytes(there, 1, None)
-    assert read_pacer.charge_answer(here, 0.0) == 0, "it is alone again"
+    assert read_pacer.charge_network(here, 0.0) == 0, "it is alone again"
+
+
+def test_long_reads_of_all_sessions_of_a_network_share_the_loop(paced: Paced) -> None:
+    read_pacer, first, second, other = paced.read_pacer, paced.new(), paced.new(), paced.new("192.0.2.2")
+    assert read_pacer.record_read(first, 1, 10.0) == 0, "nobody else is there"
+    read_pacer.record_read(other, 1)
+    assert read_pacer.record_read(first, 1, NETWORK_BURST) == 0
+    assert read_pacer.record_read(second, 1, 0.015) == pytest.approx(0.015 / NETWORK_SHARE)
+    assert read_pacer.record_read(second, 1) == 0, "a short read does not wait for them"
+    assert read_pacer.record_read(other, 1, 0.015) == 0, "each network has a share of its own"

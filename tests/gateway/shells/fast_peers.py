@@ -10,9 +10,11 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import pytest
+import uvicorn
 from fastapi import FastAPI, WebSocket
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, StreamingResponse
+from uvicorn.server import ServerState
 
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
@@ -230,3 +232,11 @@ class RecordingTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self.aborted = True
+
+
+async def http_connection(app: Any, sock: socket.socket) -> tuple[HttpPeer, RecordingTransport]:
+    config = uvicorn.Config(app, http=HttpPeer, lifespan="off", log_config=None)
+    config.load()
+    http, transport = HttpPeer(config, ServerState(), {}), RecordingTransport(sock)
+    http.connection_made(transport)
+    return http, transport

@@ -13,11 +13,9 @@ from typing import Any
 
 import anyio
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from gateway.core.buckets import TokenBuckets
-from gateway.core.read_pacer import ANSWER_BURST, PENALTY_BURST, ReadPacer
+from gateway.core.read_pacer import PENALTY_BURST, ReadPacer
 from gateway.core.session import Session
 from gateway.listeners.proxies import TrustedProxies
 from gateway.shells import fast, uvicorn_http
@@ -28,6 +26,7 @@ from tests.gateway.shells.fast_peers import (
     HttpPeer,
     RecordingTransport,
     head,
+    http_connection,
     new_bus,
     rest,
     take,
@@ -273,37 +272,6 @@ def test_a_request_that_is_over_a_limit_or_malformed_is_held_against_its_connect
     asyncio.run(check())
 
 
-def test_a_request_waits_while_those_of_its_network_took_too_much_of_the_loop(sock: socket.socket) -> None:
-    started = list[str]()
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        started.append(scope["path"])
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
-
-    async def check() -> None:
-        http, _ = await http_connection(app, sock)
-        now, request = 100.0, b"GET / HTTP/1.1\r\n\r\n"
-        read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: now), lambda: now)
-        admission = SimpleNamespace(mark_busy=lambda _: None, mark_idle=lambda _: None, leave=lambda _: None)
-        http.gateway = SimpleNamespace(bus=SimpleNamespace(read_pacer=read_pacer), admission=admission)
-        http.network = "192.0.2.1"
-        read_pacer.record_bytes("192.0.2.2", 1, None)
-        read_pacer.record_bytes(http.network, 1, None)
-        for _ in range(2):
-            read_pacer.charge_answer(http.network, ANSWER_BURST * 0.51)
-            http.data_received(request)
-            for _ in range(5):
-                await asyncio.sleep(0)
-        assert started == ["/"], "what those before it took is to be paid first"
-        now += 1.0
-        while len(started) < 2:
-            await asyncio.sleep(0.001)
-
-    asyncio.run(check())
-
-
 class Somewhere(Echo):
     """One whose connection counts for a network."""
 
@@ -367,11 +335,3 @@ def test_what_it_sends_meanwhile_is_not_read_either(use_uvloop: bool) -> None:
             assert bus.read_pacer.budget.held < 1 << 16
 
     anyio.run(check, backend="asyncio", backend_options={"use_uvloop": use_uvloop})
-
-
-async def http_connection(app: Any, sock: socket.socket) -> tuple[HttpPeer, RecordingTransport]:
-    config = uvicorn.Config(app, http=HttpPeer, lifespan="off", log_config=None)
-    config.load()
-    http, transport = HttpPeer(config, ServerState(), {}), RecordingTransport(sock)
-    http.connection_made(transport)
-    return http, transport
