@@ -132,10 +132,10 @@ def test_who_leaves_and_comes_back_in_between_is_not_mentioned(core: Core, crowd
 def test_who_comes_back_with_another_name_is_told_in_order(core: Core, crowd: CrowdedChannel) -> None:
     """Also if the channel is not crowded any more."""
     notices, few = core.bus.presence.notices, crowd.many[:FEW]
-    notices.tell("lobby", Peer(7, "toy", "before"), dict.fromkeys(crowd.many), joined=False)
-    notices.tell("lobby", Peer(7, "toy", "after"), dict.fromkeys(few), joined=True)
+    notices.tell("lobby", Peer(1000, "toy", "before"), dict.fromkeys(crowd.many), joined=False)
+    notices.tell("lobby", Peer(1000, "toy", "after"), dict.fromkeys(few), joined=True)
     crowd.told()
-    assert all(each.take() == [("-", "lobby", 7), ("+", "lobby", 7)] for each in few)
+    assert all(each.take() == [("-", "lobby", 1000), ("+", "lobby", 1000)] for each in few)
 
 
 def test_a_session_that_stops_listening_is_told_no_more(core: Core, crowd: CrowdedChannel, join: Make) -> None:
