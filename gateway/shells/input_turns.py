@@ -27,10 +27,13 @@ class InputTurns:
 
     portion = PORTION
 
-    async def run(self, step: Step) -> float:
-        """Call *step* until nothing is left; return the seconds that it took while others had input."""
+    async def run(self, step: Step) -> None:
+        """Call *step* until nothing is left."""
         while self._work(step, SLICE):
             await checkpoint()
+
+    def take_seconds(self) -> float:
+        """Return the seconds that all steps took while others had input, since this was last asked."""
         return 0.0
 
     def _work(self, step: Step, seconds: float) -> bool:
@@ -58,9 +61,9 @@ class SharedInputTurns(InputTurns):
         """The bytes of a stream that are handled at once."""
         return BUSY_PORTION if self._usage.busy else PORTION
 
-    async def run(self, step: Step) -> float:
-        """Call *step* until nothing is left, in turns if that takes long; return the seconds, as `InputTurns.run`."""
-        self._seconds, more = 0.0, True
+    async def run(self, step: Step) -> None:
+        """Call *step* until nothing is left, in turns if that takes long."""
+        more = True
         while more:
             if self._usage.busy:
                 more = await self._turn(step)
@@ -68,7 +71,11 @@ class SharedInputTurns(InputTurns):
             self._turns.other_arrivals += 1
             if more := self._measured(step):
                 await checkpoint()
-        return self._seconds
+
+    def take_seconds(self) -> float:
+        """Return the seconds, as `InputTurns.take_seconds`."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
     def take_turn(self) -> None:
         """Handle a slice of what waits for a turn, unless its connection has ended."""

@@ -135,7 +135,8 @@ class _Pump:
             if data is None:
                 break
             self._arrived, self._handled = data, 0
-            seconds = await self._turns.run(self._handle)
+            await self._turns.run(self._handle)
+            seconds = self._turns.take_seconds()  # with those of the wire, which parses in the same turns
             if session.bus.read_pacer is not None:  # this lets others have their turn, too
                 await anyio.sleep(session.bus.read_pacer.record_read(session, self._handled, seconds))
         self._ending.set()
