@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
+import typer.testing
 import uvicorn.server
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import settings
@@ -38,6 +39,7 @@ from gateway.storage.record import Entry, Fact
 from gateway.storage.retention import MIN_FACTS_BYTES, Retention, RetentionLimits
 from gateway.storage.schema import Row
 from gateway.storage.segments import Segments
+from tests import analysed_routes
 from tests.still import PATIENCE, Clock, Posted
 
 pytest_plugins = ["tests.quick"]
@@ -82,6 +84,11 @@ def _tls_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -
 
 
 httpx._transports.default.create_ssl_context = _tls_context  # type: ignore[attr-defined]
+
+analysed_routes.share()
+
+# Each call of the command in this process would build all sixty commands again, which takes 50 ms.
+typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 # Tests wait for the tables of the index again and again, and each stop of a gateway does; 0.1 s each is minutes.
 index.GATHER_SECONDS = 0.002

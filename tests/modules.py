@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -35,6 +36,18 @@ OURS = {name_of(path): path for folder in ("gateway", "adapters", "pipeline") fo
 def nodes(path: Path) -> tuple[ast.AST, ...]:
     """Every node of the module at *path*, which is parsed once; the module itself is the first."""
     return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function of the module at *path*, also inside others; only what holds statements is searched for them."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            if isinstance(held := getattr(node, block, None), list):
+                waiting += held
 
 
 @cache

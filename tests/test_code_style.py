@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from tests.modules import OURS, ROOT, modules, name_of, nodes, package_of, paths, within
+from tests.modules import OURS, ROOT, functions, modules, name_of, nodes, package_of, paths, within
 
 LONGEST_FILE, LONGEST_FUNCTION = 400, 40  # lines
 LONGEST_ADAPTER = 249  # of `adapter.py`, which only puts the other files of its protocol together
@@ -48,8 +48,7 @@ def test_a_function_fits_a_screen(folder: str) -> None:
     long = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines"
         for path in paths(folder)
-        for node in nodes(path)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in functions(path)
         if (lines := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
     ]
     assert long == []

@@ -6,7 +6,7 @@ Everybody may read them, as the pages of the console: they are the same for ever
 from __future__ import annotations
 
 import gzip
-from functools import partial
+from functools import cache, partial
 from html import escape
 from pathlib import Path
 from posixpath import relpath
@@ -39,9 +39,12 @@ PAGE_POLICY: Final = (
 PICTURE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox"  # the pictures' own styles
 
 
+packaged: Final = cache(Manual)  # the pages in the package, which all gateways of a process share
+
+
 def router(manual: Manual | None = None) -> APIRouter:
     """Return the routes of *manual*, by default the one in the package; /openapi.json does not list them."""
-    pages = Manual() if manual is None else manual
+    pages = packaged() if manual is None else manual
     style = (Path(__file__).parent / STYLE).read_bytes()
     routes = APIRouter(route_class=ProblemRoute, include_in_schema=False)
     searches = FairQueue(MAX_WAITING)

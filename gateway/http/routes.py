@@ -135,6 +135,7 @@ def register(
         response_class=Response,
         responses=dict(responses),
         openapi_extra=dict(route.more),
+        response_model=None,  # handlers make their responses; FastAPI need not read what they return
         **options,
     )
 

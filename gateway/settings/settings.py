@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
@@ -196,6 +197,11 @@ class Settings(BaseSettings):
 
 def settings_model(adapters: Iterable[type[Adapter]], file: Path | None = None) -> type[Settings]:
     """Return `Settings` with a section for each adapter, which also reads *file* unless it is None."""
+    return _model(tuple(adapters), file)
+
+
+@lru_cache(16)  # the configuration is read again at each SIGHUP
+def _model(adapters: tuple[type[Adapter], ...], file: Path | None) -> type[Settings]:
     sections: dict[str, Any] = {adapter.name: (adapter.settings, adapter.settings()) for adapter in adapters}
     model = create_model("Settings", __base__=Settings, **sections)
     model.model_config["toml_file"] = file
