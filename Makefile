@@ -64,7 +64,7 @@ cluster-demo: env
 test quick coverage: export PYTHONDONTWRITEBYTECODE =
 
 test: $(SPARK)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Temporary files go to memory where /dev/shm exists, so that no test waits for a disk.
 QUICK = PYTEST_DEBUG_TEMPROOT=$(wildcard /dev/shm) $(BIN)/python -m pytest --quick -n $(WORKERS) --dist worksteal \
