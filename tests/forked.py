@@ -1,8 +1,8 @@
-"""Starts gateways quickly: each is forked from a process that has imported everything, because most of a start is that.
+"""Starts processes quickly: each is forked from one that has imported the gateway, because most of a start is that.
 
-It is the fork server of `multiprocessing`, one for each process that runs tests. A gateway started so differs from
-`python -m gateway` in two things: it has imported more before it begins, and it ends without `atexit`. What is tested
-about the process itself (its memory, its descriptors, its end) is tested with one that was started by a command.
+It is the fork server of `multiprocessing`, one for each process that runs tests. A gateway that is started so differs
+from `python -m gateway` in two things: it has imported more before it begins, and it ends without `atexit`. What is
+tested about the process itself (its memory, its descriptors, its end) is tested with one that was started by a command.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import IO
 
 PRELOADED = (
@@ -25,6 +26,18 @@ PRELOADED = (
 )
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(list(PRELOADED))
+
+
+def fork(run: Callable[..., object], *arguments: object) -> BaseProcess:
+    """Start a process that does nothing but `run(*arguments)`; sockets and connections may be among the arguments."""
+    process = _context.Process(target=run, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def duplex() -> tuple[Connection, Connection]:
+    """Make a connection between this process and one that gets its second end."""
+    return _context.Pipe()
 
 
 class Forked:
@@ -37,10 +50,7 @@ class Forked:
         self, arguments: list[str], env: Mapping[str, str], constants: Mapping[str, object] | None = None
     ) -> None:
         (out, out_of), (errors, errors_of) = _context.Pipe(duplex=False), _context.Pipe(duplex=False)
-        self._process = _context.Process(
-            target=_run, args=(arguments, dict(env), dict(constants or {}), out_of, errors_of), daemon=True
-        )
-        self._process.start()
+        self._process = fork(_run, arguments, dict(env), dict(constants or {}), out_of, errors_of)
         assert self._process.pid is not None
         self.pid = self._process.pid
         self.stdout, self.stderr = _reader(out), _reader(errors)

@@ -1,19 +1,21 @@
 """Honest peers, in a process of their own: a publisher and a listener of each protocol, who measure delivery times.
 
-`python -m tests.attacks.honest HTTP SPROUT PID [KEY]` prints `ready`. To every line on standard input it answers, when
-nothing is outstanding any more or after `DRAIN` seconds, with all samples since the last one, as a line of JSON:
-[[kind, when, seconds, work], ...]. `when` is time.monotonic(). `work` is how much CPU time the gateway, process PID,
-took meanwhile: that tells what came first, however busy the machine is. Both are null for what never came.
+The process sends `ready`. It answers everything that it receives, when nothing is outstanding any more or after `DRAIN`
+seconds, with all samples since its last answer: [(kind, when, seconds, work), ...]. `when` is time.monotonic(). `work`
+is how much CPU time the gateway took meanwhile: that tells what came first, however busy the machine is. Both are None
+for what never came.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import count
+from multiprocessing.connection import Connection
 
 from gateway.clients import ArborNode, Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.clients.client import trust
@@ -178,9 +180,14 @@ def readiness_poller(times: DeliveryTimes, http: str, key: str | None) -> Send:
     return poll
 
 
-async def main(http: str, sprout: str, pid: str, key: str | None = None) -> None:
-    """Run until standard input ends."""
-    times = DeliveryTimes(int(pid))
+def run(http: str, sprout: str, pid: int, key: str | None, env: dict[str, str], connection: Connection) -> None:
+    """Publish and listen at the gateway, process *pid*, until *connection* ends; *env* is added to the environment."""
+    os.environ.update(env)
+    asyncio.run(_run(http, sprout, pid, key, connection))
+
+
+async def _run(http: str, sprout: str, pid: int, key: str | None, connection: Connection) -> None:
+    times = DeliveryTimes(pid)
     community = await SproutClient(http, sprout, ArborAuthor("finder"), key).community("honest/sprout")
     speakers = (
         RelayClient(http, key),
@@ -201,17 +208,15 @@ async def main(http: str, sprout: str, pid: str, key: str | None = None) -> None
         for send, listener, first in zip(publishers, listeners, starts, strict=True)
     ]
     tasks.append(asyncio.create_task(repeat(times, "readyz", readiness_poller(times, http, key), last)))
-    print("ready", flush=True)  # noqa: T201
+    connection.send("ready")
     try:
-        while await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(await times.settle()), flush=True)  # noqa: T201
-            for task in tasks:
-                if task.done():
-                    task.result()
+        with suppress(EOFError):
+            while True:
+                await asyncio.to_thread(connection.recv)
+                connection.send(await times.settle())
+                for task in tasks:
+                    if task.done():
+                        task.result()
     finally:
         for task in tasks:
             task.cancel()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

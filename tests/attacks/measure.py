@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from tests.forked import duplex, fork
+
+from . import honest
 from .honest import DRAIN, Sample
 
 LOOK = 0.05  # seconds between two looks at the gateway's process
@@ -118,33 +118,30 @@ def _moved(before: dict[str, float], during: dict[str, float]) -> float:
 class HonestProcess:
     """The honest peers' process; everything it measured since the last `take`."""
 
-    def __init__(self, arguments: Sequence[str], env: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "tests.attacks.honest", *arguments]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
-        )
-        assert self._line() == "ready", "the honest peers did not begin"
+    def __init__(self, http: str, sprout: str, pid: int, key: str | None, env: Mapping[str, str]) -> None:
+        self._connection, theirs = duplex()
+        self._process = fork(honest.run, http, sprout, pid, key, dict(env), theirs)
+        theirs.close()
+        assert self._answer() == "ready", "the honest peers did not begin"
 
     def take(self) -> list[Sample]:
         """All samples since the last time."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return [(kind, when, seconds, work) for kind, when, seconds, work in json.loads(self._line())]
+        self._connection.send(None)
+        samples: list[Sample] = self._answer()
+        return samples
 
     def close(self) -> None:
         """End it."""
         self._process.terminate()
-        self._process.communicate(timeout=10)
+        self._process.join(10)
+        self._connection.close()
 
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        timer = threading.Timer(2 * DRAIN, self._process.kill)
-        timer.start()
-        line = self._process.stdout.readline()
-        timer.cancel()
-        assert line, "the honest peers have ended"
-        return line.strip()
+    def _answer(self) -> Any:
+        assert self._connection.poll(2 * DRAIN), "the honest peers do not answer"
+        try:
+            return self._connection.recv()
+        except EOFError:
+            raise AssertionError("the honest peers have ended") from None
 
 
 def compare(samples: Sequence[Sample], begin: float, end: float) -> HonestImpact:

@@ -139,7 +139,8 @@ def attack(target: Target, seconds: float, feed: Feed, begin: Begin = Dialled) -
 
 def dialled(target: Target, deadline: float, begin: Begin, *, window: int = 0) -> Iterator[Raw]:
     """What *begin* makes of the connections that the gateway opens until *deadline*, one after another."""
-    with socket.socket(fileno=target.relay) as listener:
+    assert target.relay is not None
+    with target.relay as listener:
         if window:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
         while (left := deadline - time.monotonic()) > 0:

@@ -18,11 +18,13 @@ QUIET = 0.3  # seconds before and after: no test compares with quiet time, as it
 
 BRIEF = [attack for attack in ATTACKS if attack.brief]
 USUAL = [attack for attack in BRIEF if not attack.needs and not attack.seconds]
-SPECIAL = [attack for attack in BRIEF if attack.needs or attack.seconds]
+SPECIAL = sorted(
+    (attack for attack in BRIEF if attack.needs or attack.seconds), key=lambda attack: sorted(attack.needs)
+)
 
 
 class ReusedStage:
-    """A gateway that is attacked again and again, and replaced after a fault."""
+    """A gateway that is attacked again and again, and replaced after a fault, or by one that an attack needs."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self._folder = folder
@@ -41,9 +43,9 @@ class ReusedStage:
 
     def play(self, attack: Attack) -> AttackOutcome:
         """Play *attack*, on another gateway if this one would go on reading for long what others left behind."""
-        self._needs = attack.needs
-        if self._stage is not None and not self._stage.rest(MOMENT):
+        if self._stage is not None and (attack.needs != self._needs or not self._stage.rest(MOMENT)):
             self._leave(None)
+        self._needs = attack.needs
         try:
             outcome = self.stage.play(attack, SECONDS, QUIET)
         except BaseException:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +13,10 @@ import psutil
 
 from gateway.access.auth import VERBS, KeyFile
 from gateway.commands.certificates import dev_cert
+from tests.forked import duplex, fork
 from tests.server import Server
 
+from . import attacker
 from .attack import Attack
 from .measure import Cost, HonestImpact, HonestProcess, Meter, compare
 from .target import RELAY_HOST, SOURCE, Report, Target
@@ -104,12 +104,10 @@ class Stage:
         env = {**rates, **own, **(env or {})}
         self.server = Server(data / "gateway", *flags, env=env, descriptors=descriptors, fresh=True)
         http, sprout, tls = (int((self.server.ready.get(name) or ":0").rpartition(":")[2]) for name in PORTS)
-        self.target = Target(http, sprout, tls, keys, 0 if self._relay is None else self._relay.fileno())
+        self.target = Target(http, sprout, tls, keys, self._relay)
         url = f"https://{self.server.http}" if "tls" in needs else self.server.http
-        key = [keys["honest"]] if keys else []
-        self.honest = HonestProcess(
-            [url, self.server.sprout, str(self.server.pid), *key], {name: own[name] for name in own if "SSL" in name}
-        )
+        authorities = {name: own[name] for name in own if "SSL" in name}
+        self.honest = HonestProcess(url, self.server.sprout, self.server.pid, keys.get("honest"), authorities)
 
         self._process = psutil.Process(self.server.pid)
         self._usual = self.there
@@ -153,7 +151,15 @@ class Stage:
 
 def attacked(attack: Attack, target: Target, seconds: float) -> Report:
     """What an attack tells that runs in a process of its own."""
-    command = [sys.executable, "-m", "tests.attacks.attacker", attack.name, str(seconds), target.text()]
-    kept = (target.relay,) if target.relay else ()
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds + OVER, check=True, pass_fds=kept)
-    return Report.read(done.stdout)
+    told, out = duplex()
+    with told:
+        process = fork(attacker.play, attack.name, seconds, target, out)
+        out.close()
+        try:
+            if not told.poll(seconds + OVER):
+                raise TimeoutError(f"{attack.name} did not end")
+            report: Report = told.recv()
+            return report
+        finally:
+            process.kill()
+            process.join()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
+import socket
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
 
@@ -19,23 +19,19 @@ RELAY_HOST = "127.0.0.67"  # where whoever the gateway dials listens
 class Target:
     """Ports of the gateway on `HOST`; 0 where there is none. *keys* are API keys by name, where there are any.
 
-    *relay* is the descriptor of a socket that listens where the gateway dials somebody, if it has a link.
+    *relay* is a socket that listens where the gateway dials somebody, if it has a link.
     """
 
     http: int
     sprout: int
     sprout_tls: int = 0
     keys: dict[str, str] = field(default_factory=dict)
-    relay: int = 0
+    relay: socket.socket | None = None
 
     @property
     def host(self) -> str:
         """The Host header of a request."""
         return f"{HOST}:{self.http}"
-
-    def text(self) -> str:
-        """All of it, for the command line of another process."""
-        return json.dumps(asdict(self))
 
 
 @dataclass
@@ -56,13 +52,3 @@ class Report:
         """Remember that a promise was not *kept*."""
         if not kept and promise not in self.broken:
             self.broken.append(promise)
-
-    def text(self) -> str:
-        """All of it, for another process."""
-        return json.dumps(vars(self))
-
-    @classmethod
-    def read(cls, text: str) -> Report:
-        """What `text` wrote."""
-        fields = json.loads(text)
-        return cls(**{**fields, "told": Counter(fields["told"])})

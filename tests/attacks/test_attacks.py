@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.attacks.attack import Attack
+from tests.attacks.reused_stage import USUAL, ReusedStage, reused_stage, rows
+from tests.attacks.wire import Raw
 from tests.waiting import until
-
-from .attack import Attack
-from .reused_stage import USUAL, ReusedStage, reused_stage, rows
-from .wire import Raw
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from .attack import Attack
-from .reused_stage import USUAL, ReusedStage, reused_stage, rows
+from tests.attacks.attack import Attack
+from tests.attacks.reused_stage import USUAL, ReusedStage, reused_stage, rows
 
 
 @pytest.fixture(scope="module")

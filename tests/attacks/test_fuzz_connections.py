@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .fuzz_connections import errors, play
+from tests.attacks.fuzz_connections import errors, play
 
 SEEDS = min(500, int(os.environ.get("TRELLIS_FUZZ", os.environ.get("TRELLIS_SOAK", "3"))))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .__main__ import judge, summed
-from .measure import Cost, HonestImpact
-from .stage import AttackOutcome
-from .table import BY_NAME
-from .target import Report
+from tests.attacks.__main__ import judge, summed
+from tests.attacks.measure import Cost, HonestImpact
+from tests.attacks.stage import AttackOutcome
+from tests.attacks.table import BY_NAME
+from tests.attacks.target import Report
 
 
 def outcome(median: float, longest: float = 5.0, lost: int = 0, memory: float = 1.0) -> AttackOutcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .steady import Resources, SteadyLoad, grown
+from tests.attacks.steady import Resources, SteadyLoad, grown
 
 
 def test_what_grows_is_found() -> None:
