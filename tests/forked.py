@@ -1,8 +1,9 @@
 """Starts processes quickly: each is forked from one that has imported the gateway, because most of a start is that.
 
 It is the fork server of `multiprocessing`, one for each process that runs tests. A gateway that is started so differs
-from `python -m gateway` in two things: it has imported more before it begins, and it ends without `atexit`. What is
-tested about the process itself (its memory, its descriptors, its end) is tested with one that was started by a command.
+from `python -m gateway` in two things: more was done before it begins (`tests.made_ready`), and it ends without
+`atexit`. What is tested about the process itself (its memory, its descriptors, its end) is tested with one that was
+started by a command.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import IO
 PRELOADED = (
     *("gateway.cli", "gateway.app", "gateway.service", "adapters", "tests.forked"),
     *("httptools", "hypercorn.trio", "trio", "uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvloop"),
-    *("gateway.shells.hypercorn_http", "gateway.shells.hypercorn_websocket"),
+    *("gateway.shells.hypercorn_http", "gateway.shells.hypercorn_websocket", "tests.made_ready"),
 )
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(list(PRELOADED))

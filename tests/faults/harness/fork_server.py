@@ -33,7 +33,10 @@ STOP_SECONDS = 20.0
 REAP_SECONDS = 0.02  # between checks for gateways that have ended
 ASK_WHERE = signal.SIGUSR2  # a gateway that gets it writes where each of its threads is
 PR_SET_PDEATHSIG = 1
-MODULES = ("gateway.app", "gateway.cli", "gateway.service", "adapters", "uvloop", "uvicorn.loops.uvloop", "httptools")
+MODULES = (
+    *("gateway.app", "gateway.cli", "gateway.service", "adapters", "uvloop", "uvicorn.loops.uvloop", "httptools"),
+    "tests.made_ready",
+)
 
 
 class DidNotStart(Exception):
