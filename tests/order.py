@@ -14,17 +14,20 @@ FOLDER = Path(__file__).parent
 
 # The files that take 20 s or more of a run of the whole suite, the longest first: about right is good enough.
 LONGEST = (
+    "pipeline/test_jobs.py",
     "attacks/test_attacks.py",
     "attacks/test_attacks_more.py",
-    "pipeline/test_live.py",
-    "pipeline/test_processes.py",
+    "pipeline/test_gateway.py",
     "conformance/test_pairs.py",
-    "attacks/test_attacks_special.py",
     "faults/test_runs_1.py",
     "faults/test_runs_2.py",
     "faults/test_runs_3.py",
     "faults/test_runs_4.py",
+    "attacks/test_attacks_special.py",
     "test_how_to.py",
+    "pipeline/test_live.py",
+    "pipeline/test_copies.py",
+    "pipeline/test_ingest.py",
 )
 PLACES = {FOLDER / name: place for place, name in enumerate(LONGEST)}
 
