@@ -105,12 +105,12 @@ def gather(run: Run) -> ReportData:
     flows = _flows(records)
     by_channel = minutes.groupBy("channel").agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes"))
     return ReportData(
-        gateways=[row[0] for row in records.select("gateway_id").distinct().orderBy("gateway_id").collect()],
+        gateways=[name for (name,) in _sorted(records.select("gateway_id").distinct())],
         **ends.asDict(),
         bucket_minutes=bucket,
         begin=begin,
         end=end,
-        protocols=_rows(minutes.groupBy("protocol").agg(F.sum("n"), F.sum("bytes")).orderBy("protocol")),
+        protocols=_sorted(minutes.groupBy("protocol").agg(F.sum("n"), F.sum("bytes"))),
         traffic=_traffic(minutes, bucket, begin),
         channels=_rows(by_channel.orderBy(F.desc("n"), "channel").limit(TOP)),
         channel_count=by_channel.count(),
@@ -129,7 +129,7 @@ def _questions(run: Run) -> dict[str, Any]:
     """Read the tables of the job `questions`."""
     answers, threads = _frame(run, ANSWERS), _frame(run, THREADS)
     return {
-        "answers": _rows(_by_protocol(answers)),
+        "answers": _sorted(_by_protocol(answers)),
         "pairs": _rows(answers.select(*PAIR).orderBy(F.desc("answers"), *PAIR).limit(TOP)),
         "answer_times": _rows(_frame(run, ANSWER_TIMES).orderBy(F.desc("answered"), "channel").limit(TOP)),
         "retention": _retention(_frame(run, RETENTION)),
@@ -148,8 +148,13 @@ def _rows(frame: DataFrame) -> Rows:
     return [tuple(row) for row in frame.collect()]
 
 
+def _sorted(frame: DataFrame) -> Rows:
+    """Collect a few rows that differ in their first columns, sorted; Spark would find out how to sort them in a job."""
+    return sorted(_rows(frame))
+
+
 def _counted(frame: DataFrame, *names: str) -> Rows:
-    return _rows(frame.groupBy(*names).agg(F.count(F.lit(1))).orderBy(*names))
+    return _sorted(frame.groupBy(*names).agg(F.count(F.lit(1))))
 
 
 def _periods(*tables: DataFrame) -> tuple[int, int, int]:
@@ -172,12 +177,12 @@ def _period(ms: Column, bucket: int, begin: int) -> Column:
 
 def _traffic(minutes: DataFrame, bucket: int, begin: int) -> Rows:
     time = _period(F.unix_millis("minute"), bucket, begin).alias("time")
-    return _rows(minutes.groupBy(time, "protocol").agg(F.sum("n")).orderBy("time", "protocol"))
+    return _sorted(minutes.groupBy(time, "protocol").agg(F.sum("n")))
 
 
 def _flows(records: DataFrame) -> Rows:
     pairs = latency(records, F.lit(0)).select("from_protocol", "to_protocol", "n", "undelivered", *QUANTILES)
-    return _rows(pairs.orderBy("from_protocol", "to_protocol"))
+    return _sorted(pairs)
 
 
 def _latency(records: DataFrame, flows: Rows, bucket: int, begin: int, end: int) -> Rows:
@@ -186,7 +191,7 @@ def _latency(records: DataFrame, flows: Rows, bucket: int, begin: int, end: int)
     found = latency(records, _period(F.col("minute"), bucket, begin)).where(
         F.col("p50").isNotNull() & F.col("window").between(begin, end)
     )
-    rows = _rows(found.select("from_protocol", "to_protocol", "window", *QUANTILES).orderBy("window"))
+    rows = _rows(found.select("from_protocol", "to_protocol", "window", *QUANTILES))
     return sorted((row for row in rows if row[:2] in busiest), key=lambda row: row[:3])
 
 
@@ -203,7 +208,7 @@ def _forest(forest: DataFrame) -> dict[str, int]:
 
 def _by_protocol(answers: DataFrame) -> DataFrame:
     protocols = ("from_protocol", "to_protocol")
-    return answers.groupBy(*protocols).agg(F.sum("answers")).orderBy(*protocols)
+    return answers.groupBy(*protocols).agg(F.sum("answers"))
 
 
 def _retention(retention: DataFrame) -> Rows:
@@ -211,9 +216,9 @@ def _retention(retention: DataFrame) -> Rows:
     weeks = retention.select("first_week").distinct().orderBy(F.desc("first_week")).limit(WEEKS)
     rows = retention.join(F.broadcast(weeks), "first_week").where(F.col("weeks_later") < WEEKS)
     shown = rows.select(F.date_format("first_week", "yyyy-MM-dd").alias("week"), "weeks_later", "senders")
-    return _rows(shown.orderBy("week", "weeks_later"))
+    return _sorted(shown)
 
 
 def _batches(batches: DataFrame) -> Rows:
     sums = [F.sum(name) for name in ("rows_in", "rows_out", "seconds")]
-    return _rows(batches.groupBy("job").agg(F.count(F.lit(1)), *sums).orderBy("job"))
+    return _sorted(batches.groupBy("job").agg(F.count(F.lit(1)), *sums))
