@@ -42,7 +42,7 @@ from gateway.storage.segments import Segments
 from tests import analysed_routes
 from tests.still import PATIENCE, Clock, Posted
 
-pytest_plugins = ["tests.quick", "tests.order"]
+pytest_plugins = ["tests.quick", "tests.order", "tests.sharing"]
 
 # A shell that starts the suite in the background has it ignore SIGINT, and so would the programs that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
