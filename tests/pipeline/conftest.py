@@ -18,13 +18,22 @@ from pipeline.run import Run
 from pipeline.session import start
 from tests.pipeline.generate import MIXED, write
 
+JAVA = "-XX:TieredStopAtLevel=1 -XX:-UseParallelGC -XX:+UseSerialGC"
+# A few hundred rows are not worth compiled code, several partitions, or plans that change while they run; the programs
+# of `test_processes.py` and `test_live.py` have all of these.
+SMALL = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start(
-        Options(tmp_path_factory.mktemp("warehouse"), master="local[2]", java_options="-XX:TieredStopAtLevel=1")
-    )
-    session.conf.set("spark.sql.shuffle.partitions", "2")
+    session = start(Options(tmp_path_factory.mktemp("warehouse"), master="local[2]", java_options=JAVA))
+    for name, value in SMALL.items():
+        session.conf.set(name, value)
     yield session
     session.stop()
 

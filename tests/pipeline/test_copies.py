@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from coincurve import PrivateKey
-from pyspark.sql import Row
 
 from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, StreamMessage, parse_message
@@ -20,6 +19,7 @@ from pipeline.jobs import decode, ingest
 from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, STREAMR
 from tests.pipeline.generate import START, VECTORS, lines, message, start, write
+from tests.pipeline.ingested import records
 
 MakeRun = Callable[..., Run]
 KEY = PrivateKey(bytes(31) + b"\7")
@@ -63,9 +63,9 @@ def oracle(entries: list[Entry]) -> set[tuple[Any, ...]]:
     return {(seq, key[0] != "fault") for key, seq in found.items()}
 
 
-def rows(run: Run) -> list[Row]:
-    found = run.table(STREAMR).frame(run.spark).collect()
-    keys = [tuple(row[name] for name in STREAMR.key) for row in found if row.fault is None]
+def rows(run: Run) -> list[dict[str, Any]]:
+    found = records(run, STREAMR)
+    keys = [tuple(row[name] for name in STREAMR.key) for row in found if row["fault"] is None]
     assert len(keys) == len(set(keys))
     return found
 
@@ -78,12 +78,12 @@ def test_a_message_has_one_row_however_often_it_was_logged(make_run: MakeRun, lo
     write(log, lines(told))
     for job in (ingest, decode):
         job.run(run)
-    assert {(row.log_seq, row.fault is None) for row in rows(run)} == oracle(told)
+    assert {(row["log_seq"], row["fault"] is None) for row in rows(run)} == oracle(told)
     write(log, lines(later), first=len(told) + 1)
     for job in (ingest, decode):
         job.run(run)
-    assert {(row.log_seq, row.fault is None) for row in rows(run)} == oracle([*told, *later])
-    held = [row.node_id for row in run.table(ARBOR_NODES).frame(run.spark).collect()]
+    assert {(row["log_seq"], row["fault"] is None) for row in rows(run)} == oracle([*told, *later])
+    held = [row["node_id"] for row in records(run, ARBOR_NODES)]
     assert (len(held), len(set(held))) == (6, 6)
     _check_older_table(run, oracle([*told, *later]))
 
@@ -110,5 +110,5 @@ def _check_older_table(run: Run, expected: set[tuple[Any, ...]]) -> None:
     old = table.stage(frame.unionByName(frame.where("fault is null")))
     table.replace(old, replace(state, notes={name: note for name, note in state.notes.items() if name != ONCE}))
     assert decode.run(run) == 0
-    assert {(row.log_seq, row.fault is None) for row in rows(run)} == expected
+    assert {(row["log_seq"], row["fault"] is None) for row in rows(run)} == expected
     assert table.state().notes[ONCE] is True

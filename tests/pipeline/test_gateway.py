@@ -31,7 +31,7 @@ from pipeline.config import HttpSource, LogSource
 from pipeline.errors import PipelineError, Unreachable
 from pipeline.jobs import ingest, stats
 from pipeline.run import Run
-from pipeline.schemas import CHANNEL_MINUTE, MESSAGES, REJECTS
+from pipeline.schemas import CHANNEL_MINUTE, REJECTS
 from pipeline.sinks.bus import CHANNEL
 from pipeline.sources import gateway as remote
 from pipeline.sources import requests
@@ -41,14 +41,11 @@ from tests.gateway.cluster.test_cluster import Cluster
 from tests.gateway.cluster.test_cluster import say as publish
 from tests.pages import ROOT, PageRunner
 from tests.pipeline.generate import lines, mixed, talk
+from tests.pipeline.ingested import rows
 from tests.server import Server
 
 MakeRun = Callable[..., Run]
 GRANTS = {f"{name}:anonymous": ["subscribe:*"] for name in ("topic_relay", "streamr", "sprout")}
-
-
-def rows(run: Run, spec: Any = MESSAGES) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in run.table(spec).frame(run.spark).collect())
 
 
 def say(server: Server, texts: list[str]) -> None:
@@ -267,7 +264,7 @@ def test_everybody_hears_the_statistics_once(make_run: MakeRun, tmp_path: Path) 
         url = f"http://{server.http}"
         run = make_run(source=HttpSource(url, key), publish=url, key=key)
         heard = asyncio.run(_listen(run, server, key))
-    told = [tuple(row) for row in run.table(CHANNEL_MINUTE).frame(run.spark).orderBy("minute", "channel").collect()]
+    told = rows(run, CHANNEL_MINUTE)
     over = {(row[0], row[2]) for row in told}
     assert len(over) > 3
     for messages in heard.values():

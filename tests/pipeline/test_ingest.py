@@ -27,7 +27,7 @@ from pipeline.sources import segments
 from pipeline.sources.records import BATCH_ROWS, parse_lines
 from pipeline.sources.segments import Segment, distribute
 from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, start, talk, write
-from tests.pipeline.ingested import MakeRun, by_name, cut_off, expected, files, rows
+from tests.pipeline.ingested import MakeRun, by_name, by_spark, cut_off, expected, files, records, rows
 
 
 def test_every_record_becomes_a_row_digit_by_digit(make_run: MakeRun, log: Path) -> None:
@@ -35,8 +35,8 @@ def test_every_record_becomes_a_row_digit_by_digit(make_run: MakeRun, log: Path)
     write(log, told)
     run = make_run()
     assert ingest.run(run) == 1
-    found = rows(run)
-    assert found == expected(told)
+    found = by_spark(run)
+    assert found == expected(told) == rows(run)
     for line, row in zip(told, map(by_name, found), strict=True):  # not by way of our own code
         record = json.loads(line)
         assert (row["seq"], row["kind"], row["crc"]) == (record["seq"], record["kind"], record["crc"])
@@ -48,7 +48,7 @@ def test_every_record_becomes_a_row_digit_by_digit(make_run: MakeRun, log: Path)
         else:
             assert row["content"] is None
             assert json.loads(row["fact"]).items() <= record.items()
-    assert rows(run, REJECTS) == []
+    assert rows(run, REJECTS) == by_spark(run, REJECTS) == []
 
 
 def test_segments_are_dealt_out_evenly() -> None:
@@ -234,6 +234,7 @@ def test_every_reader_of_delta_tables_sees_the_same(make_run: MakeRun, log: Path
     table = run.table(MESSAGES).path
     crcs = sorted(json.loads(line)["crc"] for line in told)
     assert sorted(row[0] for row in duckdb.execute(f"SELECT crc FROM {files(table)}").fetchall()) == crcs
+    assert by_spark(run) == expected(told)
     read = DeltaTable(table)
     assert sorted(read.to_pyarrow_dataset().to_table(columns=["crc"])["crc"].to_pylist()) == crcs
     some = read.to_pyarrow_table(filters=[("seq", ">", 200)], columns=["crc"])
@@ -259,7 +260,7 @@ def test_a_batch_that_was_cut_off_anywhere_is_done_again_and_counts_once(
     assert rows(run) == expected([*told[:30], *told[31:]])
     assert [(line, raw) for _, line, _, raw in rows(run, REJECTS)] == [(1, "rubbish")]
     assert listed(run) == [*range(1, 31), *range(32, 121)]
-    told_of = [row.asDict() for row in run.table(BATCHES).frame(run.spark).collect()]
+    told_of = records(run, BATCHES)
     assert [sum(row[name] for row in told_of) for name in ("rows_in", "rows_out", "rejected")] == [120, 119, 1]
     compact.run(make_run(keep_hours=0))
     for spec in (MESSAGES, REJECTS, BATCHES):

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from gateway.core.message import Message
 from pipeline import codecs, derive, jobs
+from pipeline.config import LogSource, Options
 from pipeline.errors import DamagedWarehouse, Unreachable
 from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, stats
 from pipeline.run import Run
@@ -34,16 +35,21 @@ from pipeline.schemas import (
     TableSpec,
 )
 from tests.pipeline.generate import MIXED, START, lines, message, mixed, write
-from tests.pipeline.ingested import cut_off, files
+from tests.pipeline.ingested import cut_off, files, records
 
 MakeRun = Callable[..., Run]
+VERIFYING = (ingest, decode, integrity)
 STEPS = (ingest, decode, integrity, gaps, forest, stats)
 MADE = (MESSAGES, STREAMR, ARBOR_NODES, TOPIC_PACKETS, INTEGRITY, GAPS, CHANNEL_MINUTE, FOREST)
 
 
+def void(_text: str) -> None:
+    """Say nothing."""
+
+
 def rows(run: Run, spec: TableSpec) -> list[str]:
-    frame = run.table(spec).frame(run.spark).drop("checked_at")
-    return sorted(json.dumps(row.asDict(), default=repr, sort_keys=True) for row in frame.collect())
+    found = ({name: row[name] for name in row if name != "checked_at"} for row in records(run, spec))
+    return sorted(json.dumps(row, default=repr, sort_keys=True) for row in found)
 
 
 def everything(run: Run) -> dict[str, list[str]]:
@@ -56,8 +62,8 @@ def test_piece_by_piece_is_the_same_as_at_once(make_run: MakeRun, log: Path, who
     assert [job.run(run) for job in STEPS] == [1] * len(STEPS)
     write(log, MIXED[80:], each=161, first=81)
     assert [job.run(run) for job in STEPS] == [1] * len(STEPS)
-    assert everything(run) == everything(whole)
-    assert all(everything(run).values())
+    assert (found := everything(run)) == everything(whole)
+    assert all(found.values())
     streams = sum(b'"protocol":"streamr"' in line for line in MIXED)
     assert len(rows(run, STREAMR)) == streams, "each was decoded once"
     query = f'SELECT count(*) FROM {files(run.table(INTEGRITY).path)} GROUP BY log_seq, "check"'
@@ -91,7 +97,7 @@ def test_a_job_that_was_cut_off_is_done_again(make_run: MakeRun, log: Path, monk
         query = f"SELECT count(*), count(DISTINCT {key}) FROM {files(run.table(spec).path)}"
         (count, distinct), *_ = duckdb.execute(query).fetchall()
         assert count == distinct == len(rows(run, spec)) > 0
-    told = [(row.batch, row.rows_in) for row in run.table(BATCHES).frame(run.spark).where("job = 'decode'").collect()]
+    told = [(row["batch"], row["rows_in"]) for row in records(run, BATCHES) if row["job"] == "decode"]
     assert sorted(told) == [(1, 90), (2, 30)]
 
 
@@ -163,85 +169,124 @@ def _killed(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_what_could_not_be_verified_is_verified_when_its_author_comes_late(
-    make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = lines(mixed(60))
-    late = next(n for n, line in enumerate(told) if b'"kind":"entity"' in line)  # an identity
-    write(log, told[:late], each=late)
-    write(log, told[late + 1 :], each=60, first=late + 2)
-    run = make_run()
-    verdicts: list[dict[tuple[int, str], str]] = []
-    for n in range(2):
-        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-            if n:  # killed after the new records were verified and before the older ones
-                patch.setattr(integrity, "_verify_late_authors", _killed)
-            for job in (ingest, decode, integrity):
-                job.run(run)
-        integrity.run(run)
-        table = run.table(INTEGRITY).frame(run.spark)
-        verdicts.append({(row.log_seq, row.check): row.verdict for row in table.collect()})
-        assert len(verdicts[-1]) == table.count()
-        write(log, told[late : late + 1], first=late + 1)
-    changed = {key: verdict for key, verdict in verdicts[0].items() if verdicts[1][key] != verdict}
-    assert changed
-    assert {(check, verdicts[1][seq, check]) for seq, check in changed} == {("openpgp", "ok")}
-    assert set(changed.values()) == {"unverifiable"}
-    assert [job.run(run) for job in (ingest, decode, integrity)] == [0, 0, 0]
+@dataclass(frozen=True)
+class LateAuthor:
+    """What the jobs up to `integrity` made of a log without an identity, which `come` adds; *copies* are of nodes."""
+
+    run: Run
+    log: Path
+    told: list[bytes]
+    at: int
+    copies: list[Message]
+
+    def come(self) -> None:
+        write(self.log, self.told[self.at : self.at + 1], first=self.at + 1)
+
+    def verify(self) -> list[int]:
+        """Run the three jobs; how many batches each found."""
+        return [job.run(self.run) for job in VERIFYING]
+
+    @property
+    def after(self) -> int:
+        """The first sequence that the log does not have yet."""
+        return len(self.told) + len(self.copies) + 1
+
+    @property
+    def verdicts(self) -> dict[tuple[int, str], dict[str, Any]]:
+        found = records(self.run, INTEGRITY)
+        by_key = {(row["log_seq"], row["check"]): row for row in found}
+        assert len(by_key) == len(found)
+        return by_key
+
+    def copied(self, run: Run, log: Path) -> LateAuthor:
+        """The same elsewhere."""
+        shutil.copytree(self.log, log)
+        shutil.copytree(self.run.options.warehouse, run.options.warehouse)
+        return replace(self, run=run, log=log)
 
 
-def test_a_copy_is_verified_late_as_well_and_what_is_gone_keeps_its_verdict(make_run: MakeRun, log: Path) -> None:
-    """A copy has no row in `silver/arbor_nodes`; a message that retention has removed can be checked no more."""
-    told = lines(mixed(60))
+@pytest.fixture(scope="module")
+def made_without_author(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LateAuthor:
+    folder = tmp_path_factory.mktemp("without author")
+    log, told = folder / "log", lines(mixed(60))
     late = next(n for n, line in enumerate(told) if b'"kind":"entity"' in line)  # an identity
     replies = [json.loads(line) for line in told if b'"protocol":"sprout"' in line and b'"kind":"message"' in line]
-    write(log, told[:late], each=late)
-    write(log, told[late + 1 :], first=late + 2)
     copies = [
         message(61 + n, START + 10**6, protocol="sprout", wire=one["wire"].encode(), native=one["native"])
         for n, one in enumerate(replies)
     ]
-    write(log, lines(copies), first=61)
-    run = make_run()
-    for job in (ingest, decode, integrity):
-        job.run(run)
-    before = {(row.log_seq, row.check): row.verdict for row in run.table(INTEGRITY).frame(run.spark).collect()}
-    names = {*run.table(INTEGRITY).names()}
-    # Another batch, whose verdicts wait for nobody: its file is left alone.
-    write(log, lines(mixed(240))[61 + len(copies) - 1 :], first=61 + len(copies))
-    for job in (ingest, decode, integrity):
-        job.run(run)
-    untouched = {*run.table(INTEGRITY).names()} - names
-    made_of = derive.state_of(run.table(INTEGRITY).state())
-    write(log, told[late : late + 1], first=late + 1)
-    for job in (ingest, decode, integrity):
-        job.run(run)
-    found = {(row.log_seq, row.check): row for row in run.table(INTEGRITY).frame(run.spark).collect()}
-    assert len(found) == run.table(INTEGRITY).state().rows
-    changed = {key for key, verdict in before.items() if found[key].verdict != verdict}
-    assert {seq for seq, _ in changed} & {one.seq for one in copies}
-    assert all(found[key].verdict == "ok" and found[key].publisher for key in changed)
-    assert untouched <= {*run.table(INTEGRITY).names()}
-    assert derive.state_of(run.table(INTEGRITY).state()) != made_of
-
-
-def test_what_retention_has_removed_keeps_its_verdict(make_run: MakeRun, log: Path) -> None:
-    told = lines(mixed(60))
-    late = next(n for n, line in enumerate(told) if b'"kind":"entity"' in line)
     write(log, told[:late], each=late)
-    write(log, told[late + 1 :], each=60, first=late + 2)
-    run = make_run()
-    for job in (ingest, decode, integrity):
-        job.run(run)
-    rows_before = run.table(INTEGRITY).state().rows
+    write(log, told[late + 1 :], first=late + 2)
+    write(log, lines(copies), first=61)
+    made = LateAuthor(Run(spark, Options(folder / "warehouse", LogSource(log)), void), log, told, late, copies)
+    assert made.verify() == [1, 1, 1]
+    return made
+
+
+@pytest.fixture
+def late(made_without_author: LateAuthor, make_run: MakeRun, log: Path) -> LateAuthor:
+    return made_without_author.copied(make_run(), log)
+
+
+def test_what_could_not_be_verified_is_verified_when_its_author_comes_late(
+    late: LateAuthor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = late.verdicts
+    late.come()
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        # killed after the new records were verified and before the older ones
+        patch.setattr(integrity, "_verify_late_authors", _killed)
+        late.verify()
+    assert late.verdicts.items() > before.items()
+    integrity.run(late.run)
+    after = late.verdicts
+    changed = {key: row["verdict"] for key, row in before.items() if after[key]["verdict"] != row["verdict"]}
+    assert changed
+    assert {(check, after[seq, check]["verdict"]) for seq, check in changed} == {("openpgp", "ok")}
+    assert set(changed.values()) == {"unverifiable"}
+    assert late.verify() == [0, 0, 0]
+
+
+def test_a_copy_is_verified_late_as_well_and_other_files_are_left_alone(late: LateAuthor) -> None:
+    """A copy has no row in `silver/arbor_nodes`."""
+    before, table = late.verdicts, late.run.table(INTEGRITY)
+    names = {*table.names()}
+    # Another batch, whose verdicts wait for nobody: its file is left alone.
+    write(late.log, lines(mixed(240))[late.after - 1 :], first=late.after)
+    late.verify()
+    untouched = {*table.names()} - names
+    made_of = derive.state_of(table.state())
+    late.come()
+    late.verify()
+    found = late.verdicts
+    assert len(found) == table.state().rows
+    changed = {key for key, row in before.items() if found[key]["verdict"] != row["verdict"]}
+    assert {seq for seq, _ in changed} & {one.seq for one in late.copies}
+    assert all(found[key]["verdict"] == "ok" and found[key]["publisher"] for key in changed)
+    assert untouched <= {*table.names()}
+    assert derive.state_of(table.state()) != made_of
+
+
+def test_what_retention_has_removed_keeps_its_verdict(make_run: MakeRun, late: LateAuthor) -> None:
+    """A message that is gone can be checked no more."""
+    rows_before = late.run.table(INTEGRITY).state().rows
     compact.run(make_run(keep_days=1))
-    write(log, told[late : late + 1], first=late + 1)
-    for job in (ingest, decode, integrity):
-        job.run(run)
-    found = run.table(INTEGRITY).frame(run.spark).collect()
-    keys = [(row.log_seq, row.check) for row in found]
-    assert len(keys) == len(set(keys)) == rows_before + 2
-    assert [row for row in found if row.reason == codecs.NO_AUTHOR], "the message is gone"
+    late.come()
+    late.verify()
+    found = late.verdicts
+    assert len(found) == rows_before + 2
+    assert [row for row in found.values() if row["reason"] == codecs.NO_AUTHOR], "the message is gone"
+
+
+def test_nothing_is_verified_twice_and_a_run_that_has_nothing_to_do_says_so(late: LateAuthor) -> None:
+    said: list[str] = []
+    checked = late.verdicts
+    assert integrity.run(replace(late.run, say=said.append)) == 0
+    assert said == [f"integrity: nothing to do, {late.after - 2} records were processed before"]
+    assert late.verdicts == checked
+    write(late.log, lines(mixed(240))[late.after - 1 : late.after + 3], first=late.after)
+    assert late.verify() == [1, 1, 1]
+    assert late.verdicts.items() > checked.items()
 
 
 def test_all_jobs_rest_while_nothing_is_new(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,25 +316,6 @@ def test_all_jobs_rest_while_nothing_is_new(make_run: MakeRun, monkeypatch: pyte
     with pytest.raises(Unreachable):
         every(run)
     assert did == [*jobs.ORDER]
-
-
-def test_nothing_is_verified_twice_and_a_run_that_has_nothing_to_do_says_so(make_run: MakeRun, log: Path) -> None:
-    write(log, lines(mixed(40)))
-    said: list[str] = []
-    run = replace(make_run(), say=said.append)
-    for job in (ingest, decode, integrity):
-        job.run(run)
-    checked = sorted(run.table(INTEGRITY).frame(run.spark).collect())
-    said.clear()
-    assert integrity.run(run) == 0
-    assert said == ["integrity: nothing to do, 40 records were processed before"]
-    assert sorted(run.table(INTEGRITY).frame(run.spark).collect()) == checked
-    write(log, lines(mixed(44))[40:], first=41)
-    for job in (ingest, decode, integrity):
-        assert job.run(run) == 1
-    both = sorted(run.table(INTEGRITY).frame(run.spark).collect())
-    assert [row for row in both if row.log_seq <= 40] == checked
-    assert len(both) > len(checked)
 
 
 def test_derived_tables_that_do_not_belong_together_are_refused(make_run: MakeRun, log: Path) -> None:

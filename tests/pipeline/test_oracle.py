@@ -11,9 +11,10 @@ from pyspark.sql import Row
 
 from pipeline.jobs import ALL, job
 from pipeline.run import Run
-from pipeline.schemas import BATCHES, MESSAGES, REJECTS, TABLES, TableSpec
+from pipeline.schemas import BATCHES, FAULTS, MESSAGES, REJECTS, TABLES, TableSpec
 from tests.pipeline.faulty_log import log as make_log
 from tests.pipeline.generate import GATEWAY, write
+from tests.pipeline.ingested import records
 from tests.pipeline.oracle import Oracle, Rows
 from tests.pipeline.test_records import by_hand, value_of
 
@@ -56,10 +57,11 @@ SHAPES: dict[str, Callable[[Row], Any]] = {
 
 
 def rows(run: Run, spec: TableSpec) -> list[Row]:
-    frame = run.table(spec).frame(run.spark)
-    if "minute" in frame.columns:  # a time would come in this machine's zone
-        frame = frame.selectExpr("unix_millis(minute) AS at", "* EXCEPT (minute)")
-    return frame.collect()
+    found = records(run, spec)
+    for row in found:
+        if "minute" in row:
+            row["at"] = int(row.pop("minute").timestamp() * 1000)
+    return [Row(**row) for row in found]
 
 
 def in_order(found: Any) -> list[str]:
@@ -87,7 +89,7 @@ def test_every_table_is_the_one_that_plain_python_makes(make_run: Callable[..., 
     assert sorted(rejects) == sorted(where)
     faults = {(kind, cause): n for kind, cause, n in oracle.faults()}
     counted: dict[tuple[str, str], int] = {}
-    for row in run.table(next(spec for spec in TABLES if spec.name == "gold/faults")).frame(run.spark).collect():
+    for row in rows(run, FAULTS):
         key = (row.what, "" if row.what.startswith("check") else row.cause)
         counted[key] = counted.get(key, 0) + row.n
     assert counted == faults

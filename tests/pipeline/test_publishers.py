@@ -19,6 +19,7 @@ from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, GAPS, INTEGRITY, PUBLISHERS, STREAMR, TableSpec
 from pipeline.sinks.bus import ALERTS
 from pipeline.sinks.state import TableState
+from tests.pipeline.ingested import rows
 from tests.server import Server
 from tests.waiting import until
 
@@ -78,10 +79,6 @@ EXPECTED = [
 ]
 
 
-def rows(run: Run) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in run.table(PUBLISHERS).frame(run.spark).collect())
-
-
 class PostReceiver(BaseHTTPRequestHandler):
     got: list[Any]
 
@@ -109,7 +106,7 @@ def test_an_alert_is_published_once_and_pushed(make_run: MakeRun, tmp_path: Path
         run = make_run(publish=url, key=key)
         fill(run, TABLES)
         assert job.run(run) == 1
-        assert rows(run) == EXPECTED
+        assert rows(run, PUBLISHERS) == EXPECTED
         note = run.options.warehouse / ".checkpoints/alerts/note.json"
         before = note.read_text()
         note.unlink()  # as if it had been killed before it could take note
@@ -138,4 +135,4 @@ def test_without_anything_wrong_there_is_nothing_to_say(spark: SparkSession, mak
     run = make_run(publish="http://127.0.0.1:1")
     fill(run, {spec: [] for spec in TABLES})
     assert job.run(run) == 1
-    assert rows(run) == []
+    assert rows(run, PUBLISHERS) == []

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pytest
@@ -86,11 +86,26 @@ def _value(cell: str) -> Any:
     return int(cell.replace(",", "")) if re.fullmatch(r"[\d,]+", cell) else cell
 
 
+class Made(NamedTuple):
+    """A warehouse with everything in it, its report, and the numbers that this was made of."""
+
+    run: Run
+    path: Path
+    numbers: ReportData
+
+
 @pytest.fixture(scope="module")
-def made(whole: Run) -> tuple[Run, Path]:
-    """A warehouse with everything in it, and its report."""
-    report.run(whole)
-    return whole, whole.options.warehouse / "report.html"
+def made(whole: Run) -> Made:
+    kept: list[ReportData] = []
+
+    def keep(run: Run) -> ReportData:
+        kept.append(gather(run))
+        return kept[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "gather", keep)
+        report.run(whole)
+    return Made(whole, whole.options.warehouse / "report.html", *kept)
 
 
 def asked(run: Run, spec: Any, query: str) -> list[tuple[Any, ...]]:
@@ -121,8 +136,8 @@ def compare(run: Run, cells: Cells) -> None:
     )
 
 
-def test_its_numbers_are_those_of_the_tables(made: tuple[Run, Path]) -> None:
-    run, path = made
+def test_its_numbers_are_those_of_the_tables(made: Made) -> None:
+    run, path, _ = made
     text = path.read_text()
     cells = read(text)
     compare(run, cells)
@@ -131,8 +146,8 @@ def test_its_numbers_are_those_of_the_tables(made: tuple[Run, Path]) -> None:
     assert "<script" not in text
 
 
-def test_the_gateway_reads_its_numbers(made: tuple[Run, Path]) -> None:
-    run, path = made
+def test_the_gateway_reads_its_numbers(made: Made) -> None:
+    run, path, _ = made
     told = json.loads(read_report(run.options.warehouse))
     cells = read(path.read_text())
     assert [told["records"], told["messages"]] == [_value(cells.texts[name]) for name in ("records", "messages")]
@@ -145,8 +160,8 @@ def test_the_gateway_reads_its_numbers(made: tuple[Run, Path]) -> None:
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser here")
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_browser_shows_it(made: tuple[Run, Path], tmp_path: Path, width: int) -> None:
-    run, path = made
+def test_a_browser_shows_it(made: Made, tmp_path: Path, width: int) -> None:
+    run, path, _ = made
     common = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/browser"]
     common += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},2000", "--virtual-time-budget=1000"]
     dom = subprocess.run([*common, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=90, check=True)
@@ -258,9 +273,8 @@ def test_an_axis_of_time_says_when_a_day_and_a_year_begin() -> None:
     assert [tick.text for tick in time_ticks(new_year + 1, new_year + 60 * 86_400_000)] == ["01-07", "01-27", "02-16"]
 
 
-def test_percentiles_over_time_are_those_of_the_minutes(made: tuple[Run, Path]) -> None:
-    run, _ = made
-    numbers = gather(run)
+def test_percentiles_over_time_are_those_of_the_minutes(made: Made) -> None:
+    run, _, numbers = made
     assert numbers.bucket_minutes == 1
     query = "SELECT from_protocol, to_protocol, epoch_ms(minute), p50, p95, p99 FROM {} ORDER BY ALL"
     assert numbers.latency == asked(run, LATENCY_MINUTE, query)
