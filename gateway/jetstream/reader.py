@@ -4,6 +4,10 @@ The reader has a consumer of its own on the server, which ends by itself when it
 Each message has its position; if one is missing, or the server is silent for longer than its heartbeat, a new consumer
 continues behind the last message that was read. It begins with that message, which shows whether the stream is still
 the same.
+
+Only an answer that names a leader of the stream says where the stream begins and ends. One answer that the stream lacks
+something proves nothing, for a server that is cut off leads its own old copy for some seconds: all answers of
+`HOLE_SECONDS` have to agree.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import NamedTuple
@@ -26,6 +29,8 @@ from zlib_ng.zlib_ng import crc32
 
 from gateway.core.errors import OperatorError
 
+from .status import has_leader
+
 PORTION = 256  # messages asked for at once
 PORTION_BYTES = 32 << 20  # of a portion; more than the longest message
 MAX_UNTAKEN = 2 * PORTION  # messages read and not yet taken, beyond which nothing is asked for
@@ -35,7 +40,7 @@ HEARTBEAT_SECONDS = 2.0  # of the server
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS  # after which the server has forgotten us
 STALLED_SECONDS = 10.0  # for which nothing comes although the stream has more, and the server says that it is there
 RETRY_SECONDS = 0.1  # between two consumers
-HOLE_SECONDS = 20.0  # for which each consumer begins behind what comes next, after which the stream lacks that
+HOLE_SECONDS = 20.0  # for which all answers say that the stream lacks something, after which it does
 LIFETIME_SECONDS = 60.0  # of a consumer that asks for nothing
 HEARTBEAT, EXPIRED, FULL = "100", "408", "maxbytes"  # what the server says of a portion; the last in words
 REMEDY = "restore a backup of a member that is younger than seven days (docs/how-to/cluster.md)"
@@ -54,6 +59,23 @@ class StreamGap(OperatorError):
     """The stream lacks what comes next: it has removed it, or was lost. Reading on would leave something out."""
 
 
+class _Lack:
+    """Since when all answers have said that the stream lacks something."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def note(self) -> bool:
+        """Note such an answer; return whether there were no others for `HOLE_SECONDS`."""
+        now = monotonic()
+        self._since = now if self._since is None else self._since
+        return now - self._since > HOLE_SECONDS
+
+    def forget(self) -> None:
+        """Note that nothing is lacking, or that nobody answers."""
+        self._since = None
+
+
 class EntryReader:
     """Reads from behind the position *after*; *receive* gets what came, in order."""
 
@@ -69,7 +91,7 @@ class EntryReader:
         self._digest = digest  # of the message at that position; None if it is not known
         self._compares = False  # whether this consumer begins with that message, to see that it is the same stream
         self._gap: StreamGap | None = None
-        self._hole_since: float | None = None
+        self._end_lack, self._next_lack = _Lack(), _Lack()  # of what was read last, and of what comes next
         self.end: int | None = None  # the last position when reading began
         self._client = client
         self._stream = stream
@@ -92,6 +114,7 @@ class EntryReader:
     def restart(self) -> None:
         """Continue with a new consumer, because the connection is a new one, or this one has stopped."""
         self._ended = True
+        self._forget_lacks()  # another server may be asked now
         self._wake.set()
 
     def expect(self, last: int) -> None:
@@ -109,19 +132,25 @@ class EntryReader:
     async def run(self) -> None:
         """Read until cancelled. Raises `StreamGap` if the stream lacks what comes next."""
         while True:
-            with suppress(Error, TimeoutError):
+            try:
                 await self._read()
+            except (Error, TimeoutError):
+                self._forget_lacks()
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self) -> None:
         """Read with one consumer, until it fails."""
         manager = JetStreamManager(self._client)
-        state = (await manager.stream_info(self._stream)).state
+        info = await manager.stream_info(self._stream)
+        if not has_leader(info):  # it is about the copy of one server
+            self._forget_lacks()
+            return
+        state = info.state
         if self.position > state.last_seq:  # or the server that answers is not as far as another was
-            if self._is_lasting():
+            if self._end_lack.note():
                 raise StreamGap(f"the stream ends at {state.last_seq}, but {self.position} was taken already")
             return
-        self.end = state.last_seq if self.end is None else self.end
+        self._end_lack.forget()
         if self.position + 1 < state.first_seq:
             raise StreamGap(
                 f"the stream begins at {state.first_seq}, but {self.position + 1} was not taken yet: {REMEDY}"
@@ -136,6 +165,8 @@ class EntryReader:
             num_replicas=1,
         )
         consumer = (await manager.add_consumer(self._stream, config)).name
+        if self.end is None:  # a server that is cut off, and leads its own copy, makes no consumer
+            self.end = state.last_seq
         inbox = self._client.new_inbox()
         subscription = await self._client.subscribe(inbox, cb=self._hear)
         self._open = self._ended = False
@@ -184,9 +215,10 @@ class EntryReader:
             return
         if position != self.position + 1:
             if position > self.position and not self._ended:
-                self._note_hole(position)
+                self._note_hole(self.position + 1, position)
             return
-        self.position, self._digest, self._hole_since = position, crc32(message.data), None
+        self.position, self._digest = position, crc32(message.data)
+        self._next_lack.forget()
         time = (message.metadata.timestamp - _EPOCH) // timedelta(milliseconds=1)
         if not self._entries:
             asyncio.get_running_loop().call_soon(self._hand_over)
@@ -200,24 +232,22 @@ class EntryReader:
         self._compares = False
         self._count()
         if position > self.position:
-            self._note_hole(position)
+            self._note_hole(self.position, position)
         elif crc32(data) != self._digest:
             self._gap = StreamGap(
                 f"the stream has something else at {position} than it had: it was lost, or restored from an older state"
             )
             self._ended = True
 
-    def _note_hole(self, position: int) -> None:
-        """Begin again, perhaps at another server; after `HOLE_SECONDS` the missing message counts as lost."""
+    def _note_hole(self, missing: int, found: int) -> None:
+        """Begin again, perhaps at another server; after `HOLE_SECONDS` the *missing* message counts as lost."""
         self._ended = True
-        if self._is_lasting():
-            self._gap = StreamGap(f"the stream lacks {self.position + 1}, and goes on with {position}: {REMEDY}")
+        if self._next_lack.note():
+            self._gap = StreamGap(f"the stream lacks {missing}, and goes on with {found}: {REMEDY}")
 
-    def _is_lasting(self) -> bool:
-        """Whether the stream has lacked something for `HOLE_SECONDS`, as it does now."""
-        now = monotonic()
-        self._hole_since = now if self._hole_since is None else self._hole_since
-        return now - self._hole_since > HOLE_SECONDS
+    def _forget_lacks(self) -> None:
+        self._end_lack.forget()
+        self._next_lack.forget()
 
     def _count(self) -> None:
         """Note that a message of the portion has come."""

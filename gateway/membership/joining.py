@@ -84,9 +84,9 @@ def _do_next(turn: Turn, transport: ClusterTransport) -> None:
 
 
 def _is_at_end(transport: ClusterTransport) -> bool:
-    """Whether the stream was read as far as the servers said last that it goes."""
+    """Whether the stream was read as far as the servers said last that it goes, with a leader."""
     stored = transport.status().stored if transport.caught_up else None
-    return transport.caught_up and (stored is None or transport.place >= stored.last)
+    return stored is not None and transport.place >= stored.last
 
 
 class _JoiningLog:

@@ -13,7 +13,7 @@ from pathlib import Path
 from gateway.cluster.batch import decode_batch
 from gateway.cluster.position import Position
 from gateway.cluster.turn import Turn
-from gateway.jetstream.status import JetStreamStatus
+from gateway.jetstream.status import JetStreamStatus, StoredStream
 from gateway.membership.membership import Membership
 from gateway.membership.transport import Call
 from gateway.storage.layout import first_seqs, paths
@@ -72,8 +72,9 @@ class MemoryTransport:
         return None
 
     def status(self) -> JetStreamStatus:
-        """It is connected, and nobody asks what it keeps."""
-        return JetStreamStatus(connected=True, position=self.place, unsent=0, error="")
+        """It is connected."""
+        stored = StoredStream(1, len(self.stream.entries), 0, ())
+        return JetStreamStatus(connected=True, position=self.place, unsent=0, error="", stored=stored)
 
     def close(self) -> None:
         """Nothing has to be ended."""

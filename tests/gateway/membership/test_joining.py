@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.jetstream import stream
 from gateway.jetstream.connecting import JetStreamSettings
 from gateway.membership import joining, membership
 from gateway.membership.membership import Membership
@@ -78,6 +79,19 @@ def test_a_log_that_does_not_fit_the_stream_is_refused(join: Callable[..., Membe
         join("two")
     with pytest.raises(CannotJoin, match="has record 4, and the stream ends with 3: the stream was lost"):
         join("three", 4)
+
+
+def test_a_log_is_not_compared_with_a_stream_of_which_no_leader_answers(
+    join: Callable[..., Membership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may be cut off, so that others have more."""
+    join("one", 3)
+    monkeypatch.setattr(stream, "has_leader", lambda _info: False)
+    monkeypatch.setattr(joining, "JOIN_SECONDS", 0.5)
+    with pytest.raises(
+        CannotJoin, match="no turn in the cluster for 0 seconds: no other member passes the turn on, or"
+    ):
+        join("two", 4)
 
 
 def test_a_log_that_the_disk_did_not_take_is_not_begun_with(
