@@ -64,6 +64,7 @@ class Signalling:
         self.roster = MemberRoster(clock)
         self.bad = 0  # signals that were not valid
         self.on_heartbeat: Callable[[Heartbeat], object] = lambda _heartbeat: None  # called with those of members
+        self.on_leaving: Callable[[str], object] = lambda _member: None  # called with members that stop
         self.holders = LinkHolders(state().member, self.roster, clock, silence)
         self._transport = transport
         self._clock = clock
@@ -142,7 +143,7 @@ class Signalling:
         self.tell(AdapterSignal(self._me, protocol, data))
 
     def leave(self) -> None:
-        """Tell the others that this member stops."""
+        """Tell the others that this member stops, and will not use the turn."""
         self.tell(Leaving(self._me))
 
     def members(self) -> list[MemberInfo]:
@@ -193,6 +194,7 @@ class Signalling:
             self.bad += 1
 
     def _hear_leaving(self, leaving: Leaving) -> None:
+        self.on_leaving(leaving.member)
         if self.roster.remove(leaving.member):
             self._gone(leaving.member)
 

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from gateway.core.bounded import BoundedMap
 from gateway.storage.record import Entry
 
 from .batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batch, entries_of, name_of
@@ -29,6 +30,7 @@ from .removal import decode_removal
 LEASE: Final = 5.0  # seconds without a batch of the holder, after which a waiting member claims the turn; the default
 QUANTUM: Final = 0.01  # seconds that a busy gateway keeps the turn while another one wants it
 WISH: Final = 0.5  # seconds that a wish for the turn counts; who wants it repeats that ten times a second
+MAX_LEFT: Final = 256  # members that gave the turn up for good, and are remembered
 MAX_HOLD: Final = 0.05  # the same, while requests that began in this turn are under way
 STALLED: Final = 3.0  # seconds of waiting after which publishers are refused instead of waiting
 MAX_AHEAD: Final = 16 << 20  # bytes that may wait for the stream; beyond it publishers are not read
@@ -118,6 +120,7 @@ class Turn:
         self._next: str | None = None  # to whom the turn is passed when nothing is pending
         self._wanting: float | None = None  # since when
         self._removed: set[str] = set()  # names of gateways for which nobody waits
+        self._left = BoundedMap[str, None](MAX_LEFT)  # members for which nobody waits
         self._wanted: dict[str, float] = {}  # who wants it, first come first, and when each said so last
         self._heard = self._begun = clock()
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
@@ -146,9 +149,14 @@ class Turn:
 
     def wanted(self, member: str) -> None:
         """Note that another *member* wants the turn."""
-        if member != self.me:
+        if member != self.me and member not in self._left:
             self._wanted[member] = self._clock()
             self._pass_on_if_wanted()
+
+    def left(self, member: str) -> None:
+        """Note that another *member* has given the turn up for good, and stops: it is not to get it, nor waited for."""
+        self._left[member] = None
+        self._wanted.pop(member, None)
 
     def compare(self, batches: int) -> None:
         """Note that of the stream up to here, or further, *batches* counted at another member."""
@@ -162,7 +170,7 @@ class Turn:
 
     def leave(self) -> bool:
         """Give the turn up for good; return whether everything is in the stream, else call it again later."""
-        self.pinned = False
+        self.pinned, self._wanting = False, None
         if self.acting:
             self._pass(self._first_wanting() or NOBODY)
         return self.over or (self._sent is None and not self._pending and self._next is None)
@@ -304,7 +312,7 @@ class Turn:
     def _ask(self) -> None:
         """Tell others that the turn is wanted here, or claim it if nobody uses it."""
         holder, now = self.position.holder, self._clock()
-        unused = holder == NOBODY or name_of(holder) in (name_of(self.me), *self._removed)
+        unused = holder == NOBODY or holder in self._left or name_of(holder) in (name_of(self.me), *self._removed)
         silent = self._wanting is not None and now - max(self._wanting, self._heard) > self._lease
         if self._gap_since is not None:
             return

@@ -80,6 +80,7 @@ class Membership:
     ) -> None:
         self.transport = transport
         self.failure: str | None = None  # why it stops
+        self._leaving = False  # whether it stops already
         self._clock = clock
         self._time: AgreedClock | None = None  # once the gateway starts
         self._ahead = 0  # ms by which its clock was ahead of all others at the last tick
@@ -90,7 +91,7 @@ class Membership:
             transport, clock, self.turn.wanted, self._heartbeat, terms, _refuse, lambda: transport.status().silence
         )
         transport.on_signal = self.signalling.hear
-        self.signalling.on_heartbeat = self._compare
+        self.signalling.on_heartbeat, self.signalling.on_leaving = self._compare, self.turn.left
         self._stray: Batch | None = None  # the last one that was logged as a warning
         self._lag_meter = LagMeter(clock)
         self.lag = Lag(0, 0, 0.0)  # how far it is, at the last tick
@@ -159,16 +160,16 @@ class Membership:
 
     def leave(self) -> None:
         """Give the turn up for good, and send what is not in the stream yet."""
-        self.transport.on_call = lambda: None
+        self._leaving, self.transport.on_call = True, lambda: None
         if self._reading is not None:
             self._reading.stop()
-        self.signalling.leave()
         end = self._clock() + LEAVE_SECONDS
         while not self.turn.leave() and self._clock() < end:
             if (call := self.transport.receive(TICK)) is not None:
-                call()
+                self._run(call)
             else:
                 self.turn.tick()
+        self.signalling.leave()  # not before: others claim the turn at once
         self.transport.close()
 
     def tick(self) -> None:
@@ -341,7 +342,8 @@ class Membership:
         self.turn.over, self.turn.acting = True, False
         self.failure = reason
         self._log.hold(reason)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not self._leaving:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _run(self, call: Call) -> None:
         try:

@@ -1,0 +1,68 @@
+"""A gateway that stops leaves a cluster that goes on at once, and its own data in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.membership.transport import CannotJoin
+
+from .conftest import Pair
+
+
+def leave(pair: Pair, at: int) -> None:
+    """Let the gateway *at* that place stop, as far as the others notice."""
+    pair.nodes[at].membership.leave()
+    pair.nodes[at].transport.post = lambda _call: None
+
+
+def test_who_stops_does_not_get_the_turn_that_it_wanted(pair: Pair) -> None:
+    """Nobody would use it until the lease ends. Under load every gateway wants the turn most of the time."""
+    first, other = pair.nodes
+    first.catch_up()
+    pair.settle()
+    first.turn.pinned = True  # it is busy
+    other.turn.want()
+    leave(pair, 1)
+    first.turn.pinned = False
+    first.turn.tick()
+    pair.settle()
+    assert first.turn.acting
+
+
+def test_a_turn_that_was_passed_to_who_stops_is_claimed_at_once(pair: Pair) -> None:
+    first, other = pair.nodes
+    first.catch_up()
+    pair.settle()
+    other.transport.post = lambda _call: None  # it does not read the batch that gives it the turn
+    first.turn.wanted(other.turn.me)
+    first.transport.pump()
+    assert first.turn.position.holder == other.turn.me
+    first.turn.want()
+    assert not first.turn.acting
+    leave(pair, 1)
+    first.turn.tick()
+    first.transport.pump()
+    assert first.turn.acting
+
+
+def test_what_is_in_the_way_while_a_gateway_stops_does_not_keep_it_from_ending_in_order(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log and its index would not be closed."""
+    first, other = pair.nodes
+    other.catch_up()
+    pair.settle()
+    monkeypatch.setattr(other.turn, "leave", lambda: other.turn.over)
+    receive = other.transport.receive
+
+    def refuse() -> None:
+        monkeypatch.setattr(other.transport, "receive", receive)
+        raise CannotJoin("a reason")
+
+    monkeypatch.setattr(other.transport, "receive", lambda _seconds: refuse)
+    pair.nodes.remove(other)
+    other.stream.nodes.remove(other)
+    other.instance.gateway.stop()
+    assert other.membership.failure == "a reason"
+    assert other.instance.gateway.log.is_complete
+    assert other.instance.gateway.log._stopping
