@@ -123,6 +123,7 @@ class Turn:
         self._left = BoundedMap[str, None](MAX_LEFT)  # members for which nobody waits
         self._wanted: dict[str, float] = {}  # who wants it, first come first, and when each said so last
         self._heard = self._begun = clock()
+        self._refuses = False  # whether publishers are refused, because the stream did not answer
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
 
     # What the gateway calls
@@ -188,15 +189,18 @@ class Turn:
 
     def tick(self) -> None:
         """Ask for the turn again, or claim one that is not used; call this ten times a second."""
-        if self._gap_since is not None and self._clock() - self._gap_since > self._lease and self.waited:
+        now = self._clock()
+        if not self._transport.answers():  # the holder cannot be heard: its batch, if it has one, comes before a claim
+            self._heard = now
+            self._gap_since = None if self._gap_since is None else now  # nor what others counted
+        if self._gap_since is not None and now - self._gap_since > self._lease and self.waited:
             self.over, self.acting, self._gap_since = True, False, None
             self.callbacks.stream_damaged()
             return
-        if not self._transport.answers():
-            self._heard = self._clock()  # the holder cannot be heard: its batch, if it has one, comes before a claim
         if self._wanting is not None:
             self._ask()
         if self.waited > STALLED:
+            self._refuses = True
             self.callbacks.hold("the cluster does not answer")
         self._pass_on_if_wanted()
 
@@ -262,7 +266,11 @@ class Turn:
             self._ahead -= sum(map(len, lines))
             self.callbacks.confirm(entries, lines)
         if self.acting and was_full and self._ahead <= MAX_AHEAD:
-            self.callbacks.begin()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._refuses = False
+        self.callbacks.begin()
 
     def _follow_turn(self) -> None:
         """Begin or end this gateway's turn, if the batch that just counted says so, and send what is pending."""
@@ -271,9 +279,12 @@ class Turn:
         if holder == self.me and self._next is None and not self.acting:
             self.acting, self._wanting = True, None
             self._begun = self._clock()
-            self.callbacks.begin()
+            self._begin()
         elif holder != self.me:
             self._next = None
+            if self._refuses and not self.waited:
+                self._refuses = False
+                self.callbacks.hold(None)  # the stream answers: publishers wait again
         self._flush()
 
     # Sending

@@ -49,7 +49,7 @@ def test_what_is_in_the_way_while_a_gateway_stops_does_not_keep_it_from_ending_i
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its log and its index would not be closed."""
-    first, other = pair.nodes
+    _, other = pair.nodes
     other.catch_up()
     pair.settle()
     monkeypatch.setattr(other.turn, "leave", lambda: other.turn.over)

@@ -153,6 +153,22 @@ def test_publishers_are_refused_while_the_stream_does_not_answer(world: Unreliab
     assert one.turn.waited == 0
 
 
+def test_publishers_wait_again_once_the_stream_answers_who_has_passed_the_turn_on(world: UnreliableNetwork) -> None:
+    """It did not refuse them for long: a gateway wants the turn each second, and takes them when it gets it."""
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    one.turn.wanted(other.turn.me)
+    assert not one.turn.acting
+    lost = world.stream.pop()
+    world.now += STALLED + 0.1
+    one.turn.tick()
+    assert one.held == "the cluster does not answer"
+    world.stream.append(lost)
+    one.read_all()
+    assert one.held == "others accept"
+
+
 def test_what_waits_for_the_stream_is_bounded_and_goes_in_batches(world: UnreliableNetwork) -> None:
     one = world.members[0]
     one.say()
@@ -226,6 +242,26 @@ def test_a_batch_that_follows_nowhere_ends_nobody_who_can_compare(
     world.now += LEASE + 0.1
     settle(world, other)
     assert ([each.is_damaged for each in (one, other)], other.turn.acting) == ([False, False], True)
+
+
+def test_a_batch_that_follows_nowhere_ends_nobody_while_the_servers_do_not_answer(world: UnreliableNetwork) -> None:
+    """Else all members would end at once: none is told what the others counted."""
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    world.stream.append(encode_batch(Batch("x@1", 99, "x@1", 1, [])))
+    world.is_out = True
+    other.read_all()
+    other.turn.want()
+    world.now += LEASE + 0.1
+    other.turn.tick()
+    world.is_out = False
+    world.now += LEASE - 0.1
+    other.turn.tick()
+    assert not other.is_damaged
+    world.now += 0.2
+    other.turn.tick()
+    assert other.is_damaged
 
 
 def test_who_leaves_gives_the_turn_up(world: UnreliableNetwork) -> None:
