@@ -1,7 +1,8 @@
 """Which member of a cluster holds a link: the one that started first, of those that name it.
 
 Members tell in their heartbeats which links they name. Nobody takes a link before it has heard for long enough that
-there is no other one. A member that may be cut off from the others closes its links before they take it for gone.
+there is no other one. A member that may be cut off from the others closes its links before they take it for gone, and
+waits, when it is back, until they have heard it; if it took others for gone meanwhile, it listens again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from .signals import MAX_LINKS
 
 LISTEN: Final = 6.0  # seconds until the first link is taken: somewhat more than `roster.SILENT`
 CUT_OFF: Final = 4.0  # seconds without an answer of the servers, after which links are closed: less than that
+HEARD: Final = 2.5  # seconds until all others have heard a member that is back, and have closed their links
+DOUBTFUL: Final = 3.0  # the same, after which a member that is silent may be there; they answer every two seconds
 
 
 class LinkHolders:
@@ -30,7 +33,18 @@ class LinkHolders:
         self._roster = roster
         self._clock = clock
         self._silence = silence
-        self._begun = clock()
+        self._begun = self._looked = clock()
+        self._doubted: float | None = None  # when this member may have been cut off last
+        self._away: float | None = None  # when it had to close its links last
+
+    def beat(self, *, lost: bool) -> None:
+        """Note whether other members were *lost*, being silent; call this once a second."""
+        now = self._clock()
+        if self._silence() >= DOUBTFUL:
+            self._doubted = now
+        self._looked = now
+        if lost and self._doubted is not None and now - self._doubted < LISTEN:
+            self._begun = now  # they may hold links: perhaps it was this member that was away
 
     def name(self, links: Iterable[str]) -> None:
         """Tell the others that this member is configured to keep *links*."""
@@ -46,8 +60,11 @@ class LinkHolders:
 
     def may_hold(self, link: str) -> bool:
         """Whether this member may be connected by *link* now."""
-        listened = self._clock() - self._begun >= LISTEN
-        return listened and self._silence() < CUT_OFF and self.holder(link) == self._me
+        now = self._clock()
+        if self._silence() >= CUT_OFF or now - self._looked >= CUT_OFF:
+            self._away = now
+        is_back = self._away is None or now - self._away >= HEARD
+        return is_back and now - self._begun >= LISTEN and self.holder(link) == self._me
 
 
 def digest_of(link: str) -> str:

@@ -133,8 +133,10 @@ class Signalling:
     def beat(self) -> None:
         """Send a heartbeat, and remove the members that sent none for too long; call this once a second."""
         self.tell(self._heartbeat())
-        for member in self.roster.remove_silent():
+        silent = self.roster.remove_silent()
+        for member in silent:
             self._gone(member)
+        self.holders.beat(lost=bool(silent))
         if self._directs is not None:
             self._directs.tick()
 
