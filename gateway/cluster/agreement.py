@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from gateway.core.bounded import BoundedMap
+
 from .batch import name_of
 from .roster import MAX_MEMBERS, epoch_of
 from .signals import MAX_TEXT, PROTOCOL, Heartbeat, Signal, Terms
@@ -51,7 +53,7 @@ class Agreement:
         self._read = terms
         self._tell = tell
         self._refuse = refuse
-        self._agreed: set[str] = set()  # the members with which this one has agreed once
+        self._agreed = BoundedMap[str, None](MAX_MEMBERS)  # members with which this one has agreed once, also if gone
         self._compared: dict[str, tuple[str, str]] = {}  # by member: the digests of its terms and of ours
         self._terms = dict[str, str]()
         self.digest = ""  # of the terms; empty until they are read
@@ -94,14 +96,12 @@ class Agreement:
             self._refuse(self._text(terms.member, theirs, found))
 
     def gone(self, member: str) -> None:
-        """Forget *member*."""
-        self._agreed.discard(member)
+        """Forget *member*, but not whether it agreed: it may be back when the servers answer again."""
         self.differences.pop(member, None)
         self._compared.pop(member, None)
 
     def _agree(self, member: str) -> None:
-        if len(self._agreed) < MAX_MEMBERS:
-            self._agreed.add(member)
+        self._agreed[member] = None
         self.differences.pop(member, None)
 
     def _mine(self, *, asks: bool) -> Terms:

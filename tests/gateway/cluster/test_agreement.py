@@ -105,6 +105,19 @@ def test_members_that_agreed_once_go_on_with_other_settings_and_say_so() -> None
     assert (one.differences, two.differences, members.refused) == ({}, {}, {})
 
 
+def test_members_that_agreed_once_go_on_also_after_an_outage() -> None:
+    """They take each other for gone, and their settings may be about to be changed at all."""
+    members = Members()
+    one, two = members.add("one@1", rate=5), members.add("two@2", rate=5)
+    members.settings["two@2"] = {"rate": stated(9)}
+    two.refresh()
+    one.gone("two@2")
+    two.gone("one@1")
+    members.beat()
+    assert (one.differences, two.differences) == ({"two@2": ["rate"]}, {"one@1": ["rate"]})
+    assert members.refused == {}
+
+
 def test_who_was_not_answered_when_it_started_is_refused_by_the_next_sign_of_life() -> None:
     members = Members()
     members.add("one@1", rate=5)
