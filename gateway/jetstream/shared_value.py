@@ -2,6 +2,9 @@
 
 Each program asks for it every few seconds, so one that was away gets it too. A program replaces only the version that
 it has seen (compare and set).
+
+An older version than was seen before is not believed at once: a server that is cut off from the others, and led them,
+goes on answering for some seconds. A stream that was lost, and made anew, says so for longer.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 
 from nats.aio.client import Client
 from nats.errors import Error
@@ -18,6 +22,7 @@ from nats.js.manager import JetStreamManager
 
 ASK_SECONDS = 1.5  # between two questions
 ACK_SECONDS = 5.0
+OLDER_SECONDS = 30.0  # for which every answer has an older version, after which that counts
 
 
 class SharedValue:
@@ -29,6 +34,8 @@ class SharedValue:
         self._replicas = replicas
         self._receive = receive
         self._version = -1  # that was received
+        self._newest = -1  # that was seen
+        self._older_since: float | None = None
         self._put: tuple[bytes, int] | None = None  # what is to be put, in place of which version
         self._wake = asyncio.Event()
 
@@ -49,6 +56,7 @@ class SharedValue:
     async def _exchange(self) -> None:
         self._wake.clear()
         put, self._put = self._put, None
+        older_since, self._older_since = self._older_since, None  # also if nobody answers
         if put is not None:
             data, version = put
             self._version = -1  # the result is received in any case
@@ -56,6 +64,12 @@ class SharedValue:
             with suppress(BadRequestError):  # another program was faster
                 await self._client.jetstream().publish(self._subject, data, ACK_SECONDS, headers=header)
         version, data = await self._last()
+        if version < self._newest:
+            now = monotonic()
+            self._older_since = now if older_since is None else older_since
+            if now - self._older_since < OLDER_SECONDS:
+                return
+        self._newest, self._older_since = version, None
         if version != self._version:
             self._version = version
             self._receive(version, data)
