@@ -31,18 +31,20 @@ SERVER_FAULTS = (
 )
 CLUSTER_FAULTS = (
     "kill leader",  # of the stream
+    "cut leader",  # off the other servers
     "kill holder",  # the gateway that accepts
     "pause holder",
     "no quorum",  # two servers stand still
     "newcomer",  # a fourth gateway joins, or is killed and removed
 )
 FAULTS = (*GATEWAY_FAULTS, *SERVER_FAULTS, *CLUSTER_FAULTS)
-QUICK = (  # what takes no election and no lease
-    *("kill gateway", "pause gateway", "cut gateway", "full disk", "clock", "cut gateway", "newcomer", "newcomer"),
-    *("kill holder", "pause server"),
+QUICK = (  # what happens in each round of a quick run, in any order
+    *(("kill gateway",), ("pause gateway", "clock"), ("cut gateway",), ("full disk",), ("newcomer",), ("newcomer",)),
+    *(("kill holder", "kill leader"), ("cut gateway", "pause server"), ("no quorum",)),
 )
 JUMPS = (-86_400 * 3, -3_600, -30, -2, 2, 30, 300)  # seconds; further ahead all that authors date would be history
 SECONDS, QUICK_SECONDS = (0.1, 5.0), (0.1, 0.3)  # that a fault lasts
+LASTING = {"no quorum": 1.5}  # in a quick run: long enough for publishers to wait
 QUIET_SECONDS = (0.2, 1.5)  # seconds of traffic after a round
 SEGMENTS = (4_096, 20_000, 64 << 20)  # bytes after which a file of the log is sealed
 TOGETHER = 0.2  # of the rounds have two faults at once
@@ -91,13 +93,13 @@ class ClusterPlan:
 
 
 def plan(seed: int, rounds: int = 10, *, quick: bool = False) -> ClusterPlan:
-    """The run of *seed* with so many *rounds*; a *quick* one has only faults that are over at once."""
+    """The run of *seed* with so many *rounds*; faults of a *quick* one last no longer than they have to."""
     chance = random.Random(f"cluster plan {seed}")
-    kinds = list(QUICK if quick else FAULTS)
+    kinds = list(QUICK) if quick else [(kind,) for kind in FAULTS]
     chance.shuffle(kinds)
     played: list[FaultRound] = []
     for number in range(rounds):
-        faults = [_fault(kinds[number % len(kinds)], chance, quick=quick)]
+        faults = [_fault(kind, chance, quick=quick) for kind in kinds[number % len(kinds)]]
         if not quick and chance.random() < TOGETHER:
             faults.append(_fault(chance.choice(FAULTS), chance, quick=quick, delay=chance.uniform(0, 1)))
         played.append(FaultRound(tuple(faults), 0.05 if quick else chance.uniform(*QUIET_SECONDS)))
@@ -108,5 +110,7 @@ def plan(seed: int, rounds: int = 10, *, quick: bool = False) -> ClusterPlan:
 def _fault(kind: str, chance: random.Random, *, quick: bool, delay: float = 0.0) -> ClusterFault:
     victims = SERVERS if kind in SERVER_FAULTS else GATEWAYS
     seconds = chance.uniform(*(QUICK_SECONDS if quick else SECONDS))
+    if quick:
+        seconds = LASTING.get(kind, seconds)
     error = chance.choice((errno.ENOSPC, errno.EDQUOT, errno.EIO))
     return ClusterFault(kind, chance.choice(victims), seconds, delay, chance.choice(JUMPS), error)

@@ -256,7 +256,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--runs", type=int, default=1, help="how many runs, with seeds that follow each other")
     parser.add_argument("--rounds", type=int, default=10, help="of each run")
-    parser.add_argument("--quick", action="store_true", help="only faults that are over at once")
+    parser.add_argument(
+        "--quick", action="store_true", help="a fixed set of faults that last no longer than they have to"
+    )
     parser.add_argument("--keep", type=Path, help="where the files of a run that went wrong stay")
     options = parser.parse_args()
     place = options.keep or Path(tempfile.mkdtemp(prefix="trellis-cluster-"))
