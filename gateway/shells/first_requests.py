@@ -2,7 +2,8 @@
 
 Each later request of a connection has a turn (`gateway.shells.turns`), but the first may be the handshake of a
 WebSocket, which has none. Those that wait begin one after another, the oldest first. If all began as soon as the debt
-is paid, they would hold up the loop together, and a network could have any number of handshakes for one wait.
+is paid, they would hold up the loop together, and a network could have any number of handshakes for one wait. For the
+same reason no more than one begins in each iteration of the loop: what it costs is known only afterwards.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class FirstRequests:
         """Whether *connection* has to wait; if so, it is in line from now on."""
         line = self._lines.get(connection.network)
         if line is None:
-            if not (wait := connection.network_wait):
-                return False
             line = self._lines[connection.network] = OrderedDict()
+            if not (wait := connection.network_wait):
+                self._loop.call_soon(self._admit, connection.network)
+                return False
             self._loop.call_later(wait, self._admit, connection.network)
         line[connection] = None
         return True

@@ -71,6 +71,21 @@ def test_who_waits_begins_in_order_one_after_another() -> None:
     play(scenario)
 
 
+def test_even_without_debts_one_begins_in_each_iteration_of_the_loop() -> None:
+    """Else hundreds that come at once would begin before it is known what the first of them costs."""
+    owing = Owing("owing")
+    waiting = [Waiting(owing) for _ in range(4)]
+
+    async def scenario(lines: FirstRequests) -> None:
+        assert [lines.must_wait(each) for each in waiting] == [False, True, True, True]
+        for count in range(3):
+            assert owing.begun == waiting[1 : count + 1]
+            await asyncio.sleep(0)
+
+    play(scenario)
+    assert owing.begun == waiting[1:]
+
+
 def test_a_network_that_owes_nothing_does_not_wait_whatever_others_do() -> None:
     async def scenario(lines: FirstRequests) -> None:
         owing = Owing("owing", 0.001)
