@@ -171,7 +171,7 @@ class TopicRelaySession(Session):
     def info(self, packet: Packet) -> None:
         """Info: an echo with the subscribers and the names of the channel in other protocols."""
         channel = self.authorized_channel("subscribe", packet.topic)
-        peers = self.others(self.bus.peers_in(channel))
+        peers = self.others(self.bus.peers_in(channel, self))
         self.bus.charge(self.network, len(peers) / TOLD_PER_REQUEST)
         info = {"channel": channel} | self.bus.describe(channel) | {"version": self.version}
         self.answer(packet, peers=peers, info=info)

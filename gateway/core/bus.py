@@ -146,8 +146,13 @@ class Bus:
         """The connections of the peer with *number*."""
         return list(self._numbers.get(number, ()))
 
-    def peers_in(self, channel: str) -> list[Peer]:
-        """The peers in *channel*, each once, in the order in which they came."""
+    def peers_in(self, channel: str, asking: Member | None = None) -> list[Peer]:
+        """The peers in *channel*, each once, in the order in which they came.
+
+        The session that is *asking* is told first of those whose notices wait, and later only of what changes.
+        """
+        if asking is not None:
+            self.presence.notices.tell_everything(channel, asking)
         return list(self.presence.peers(channel).values())
 
     def listener_count(self, channel: str) -> int:

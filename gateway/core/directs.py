@@ -78,7 +78,7 @@ class DirectDelivery:
         if message.ids:
             self._remember(message, len(receivers))
         if self._notices:
-            self._notices.tell_arrival(message.channel, message.sender.number)
+            self._notices.tell_arrival(message.channel, message.sender.number, receivers)
         for session in receivers:
             session.deliver(message)
         self._counters.direct(message, len(receivers))

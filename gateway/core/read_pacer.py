@@ -8,9 +8,9 @@ keeps sending malformed input is closed. When a penalised connection ends, the n
 the penalty, so reconnecting does not help. Each connection has a share of its own: within it, it never waits for what
 others of its network have sent, and while the log is crowded it gets no more.
 
-While peers of other networks have input, the HTTP requests and the long reads of one network together get
-`NETWORK_SHARE` of the loop's time: each takes up to some milliseconds, which no scheduling can take from those that
-come in the middle of it.
+While peers of other networks have input, the HTTP requests, handshakes and long reads of one network together get
+`NETWORK_SHARE` of the loop's time: each takes up to some milliseconds, and whoever comes in the middle of it waits for
+the rest, however the loop is shared.
 """
 
 from __future__ import annotations

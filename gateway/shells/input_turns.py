@@ -33,7 +33,7 @@ class InputTurns:
             await checkpoint()
 
     def take_seconds(self) -> float:
-        """Return the seconds that all steps took while others had input, since this was last asked."""
+        """Return the seconds that all steps took since this was last asked; 0 where turns are not shared."""
         return 0.0
 
     def _work(self, step: Step, seconds: float) -> bool:
@@ -54,7 +54,7 @@ class SharedInputTurns(InputTurns):
         self._usage = LoopUsage()
         self._step: Step | None = None  # what waits for a turn
         self._taken: asyncio.Future[bool] | None = None  # whether more is left after the turn
-        self._seconds = 0.0
+        self._seconds = 0.0  # see `take_seconds`
 
     @property
     def portion(self) -> int:  # type: ignore[override]
@@ -73,7 +73,7 @@ class SharedInputTurns(InputTurns):
                 await checkpoint()
 
     def take_seconds(self) -> float:
-        """Return the seconds, as `InputTurns.take_seconds`."""
+        """Return the seconds that all steps took since this was last asked, while others had input."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

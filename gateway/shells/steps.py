@@ -1,4 +1,4 @@
-"""Measures how long each step of answering an HTTP request holds the event loop, and reports its status."""
+"""Measures how long each step of an ASGI application holds the event loop, and reports the status of its response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class RequestObserver(Protocol):
+class StepObserver(Protocol):
     """Receives the measurements: the connection that the request came on."""
 
     def begin_step(self) -> float:
@@ -18,6 +18,10 @@ class RequestObserver(Protocol):
 
     def worked(self, seconds: float, began: float) -> None:
         """Record that the step took *seconds*; *began* is what `begin_step` returned."""
+
+
+class RequestObserver(StepObserver, Protocol):
+    """Receives the status as well."""
 
     def answered(self, status: int) -> None:
         """Record the *status* of the response."""
@@ -45,7 +49,7 @@ class ObservedApp:
 class TimedSteps:
     """Awaits a coroutine, and reports how many seconds each of its steps took."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], observer: RequestObserver) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], observer: StepObserver) -> None:
         self._coroutine = coroutine
         self._observer = observer
 

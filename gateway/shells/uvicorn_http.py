@@ -8,9 +8,9 @@ pipelined requests without a limit, and waits for a client for ever.
 from __future__ import annotations
 
 import asyncio
-from itertools import count
+from functools import partial
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakMethod, ref
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -27,12 +27,9 @@ from .connection import half_close
 from .serve import LINGER_SECONDS
 from .steps import ObservedApp
 from .turns import LoopUsage, turns_of
-from .uvicorn_direct import DirectHttp
 from .uvicorn_events import run_stream
+from .uvicorn_pacing import PacedHttp
 from .uvicorn_websocket import DetachedTransport
-
-if TYPE_CHECKING:
-    from gateway.core.read_pacer import Penalty, ReadPacer
 
 MAX_PIPELINE = 4  # requests that wait for the one before them; later input stays unread
 HEAD_SLICE = 256  # bytes parsed at once where requests may begin, some ten requests; a body is parsed at once
@@ -42,9 +39,6 @@ BUSY_SLICES = 8  # the same on a busy connection, in a turn of its own
 CYCLE_BYTES = 32 << 10  # memory of a request that waits for the one before it
 RETRY_HEADERS = {"Retry-After": "10"}  # seconds; sent if there is no room for a connection
 MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
-REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429, 431})  # of responses to malformed requests, or over a limit
-
-_numbers = count(-1, -1)  # of connections; negative, unlike those of sessions
 
 
 class _FlowControl(FlowControl):
@@ -61,7 +55,7 @@ class _FlowControl(FlowControl):
             super().resume_reading()
 
 
-class FastHttp(DirectHttp):
+class FastHttp(PacedHttp):
     """uvicorn's protocol, with limits: to connections, to the time and size of a request's head, to what is kept.
 
     The admission of *gateway* counts the connections that are not handed over, and its budget the bytes that they hold.
@@ -71,12 +65,9 @@ class FastHttp(DirectHttp):
     one of a network whose requests take too much of the loop.
     """
 
-    network = ""  # of the client, while the connection is counted
     _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`
     _unparsed = b""  # read, and not parsed yet, beyond the first `_parsed_size` bytes
     _parsed_size = 0
-    _paused = False  # nothing is parsed for a while
-    _answered = False  # a request was; before that a connection has no share of its own (`gateway.core.read_pacer`)
     _upgraded = False
     _refused = False  # there was no room for the connection
     _lingering = False  # the last response is written; further input is discarded
@@ -85,13 +76,11 @@ class FastHttp(DirectHttp):
     _waiting: tuple[RequestResponseCycle, Any] | None = None  # the request that is answered next, by an application
     _queued = False  # it waits for its turn
     _parsing = False  # what is read is being parsed; a request is answered afterwards
-    penalty: Penalty | None = None  # see `gateway.core.read_pacer`
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._load = LoopUsage()
         self.begin_step = self._load.begin  # see `worked`
-        self._number = next(_numbers)
         self._turns = turns_of(self.loop)
         self._extensions: dict[str, Any] = {PACED_EXTENSION: {}, DETACH_EXTENSION: WeakMethod(self.detach)}
 
@@ -131,13 +120,7 @@ class FastHttp(DirectHttp):
             return
         if self.network and self.gateway is not None:
             self.gateway.admission.mark_busy(self)
-        read_pacer = self._read_pacer
-        wait, share = (0.0, self._number) if self._answered else (self._pause(0.0), None)  # a handshake gets no turn
-        if read_pacer is not None:
-            wait = max(wait, read_pacer.record_bytes(self.network, len(data), share))
-        if wait and not self._paused:
-            self._paused = True
-            self.loop.call_later(wait, self._pause_over)
+        self._pace(len(data))
         if self._unparsed or self._paused:  # even a first request waits: some connections have no other
             self._postpone(data)
         else:
@@ -157,8 +140,7 @@ class FastHttp(DirectHttp):
         """Whether input is postponed."""
         return bool(self._unparsed) and not self._lingering
 
-    def _pause_over(self) -> None:
-        self._paused = False
+    def _resume(self) -> None:
         if self._unparsed:
             self._resume_parsing()
         elif self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
@@ -209,11 +191,15 @@ class FastHttp(DirectHttp):
             self.loop.call_soon(self._resume_parsing)
 
     def _postpone(self, data: bytes, begin: int = 0) -> None:
-        """Parse *data* from *begin* on later; until then nothing is read and the timer of the head is stopped."""
+        """Parse *data* from *begin* on later; until then nothing is read and the timer of the head is stopped.
+
+        In line, a head is read on: a client that gives up is noticed by that alone, and must not take anybody's turn.
+        """
         if self._unparsed:
             data, begin = self._unparsed[self._parsed_size :] + data, 0
         self._unparsed, self._parsed_size = data, begin
-        self.flow.pause_reading()
+        if not self._in_line or len(data) > self.max_head:
+            self.flow.pause_reading()
         if self._in_head:
             self._stop_head_timer()
             self._head_suspended = True
@@ -227,14 +213,14 @@ class FastHttp(DirectHttp):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer a request as soon as what was read is parsed, or on a busy connection when its turn has come."""
         self._waiting = cycle, app
-        self._queued = self.penalty is not None or self._load.busy or self._pause(0.0) > 0
+        self._queued = self.penalty is not None or self._load.busy or self._charge(0.0) > 0
         if self._queued:
             self._await_turn()
         elif not self._parsing:
             self._start_now()
 
     def _await_turn(self) -> None:
-        if wait := self._pause(0.0):
+        if wait := self._charge(0.0):
             self.loop.call_later(wait, self._await_turn)
         else:
             self._turns.add(self, self._load.priority)
@@ -248,7 +234,7 @@ class FastHttp(DirectHttp):
                 self._turns.spend(self._turns.budget_seconds)
                 self._resume_parsing()
             return
-        if self._pause(0.0):  # others of the network have had turns meanwhile
+        if self._charge(0.0):  # others of the network have had turns meanwhile
             self._await_turn()
             return
         self._turns.spend(self._turns.budget_seconds)
@@ -266,36 +252,30 @@ class FastHttp(DirectHttp):
             observed: Any = ObservedApp(app, self)
             super()._start_asgi_task(self._answering, observed)
 
-    def _pause(self, seconds: float) -> float:
-        """Charge *seconds* of work; return how long to pause until what its requests cost is paid off."""
-        if (read_pacer := self._read_pacer) is None:
-            return 0.0
-        pause = 0.0 if self.penalty is None else read_pacer.charge_loop_time(self, seconds)
-        return max(pause, read_pacer.charge_network(self.network, seconds))
-
     def worked(self, seconds: float, began: float) -> None:
         """A step of parsing or answering requests took *seconds*."""
         self._load.add(seconds, perf_counter(), thread_time() - began if began else 0.0)
         if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
-            self._pause(seconds if self._turns.shared else 0.0)
+            self._charge(seconds if self._turns.shared else 0.0)
         else:
-            self._pause(seconds)
+            self._charge(seconds)
             self._turns.other_arrivals += not self._load.busy
 
-    def answered(self, status: int) -> None:
-        """The answer to a request has *status*."""
-        if status in REFUSED_STATUSES and (read_pacer := self._read_pacer) is not None:
-            read_pacer.record_refused(self)
-
-    @property
-    def _read_pacer(self) -> ReadPacer | None:
-        return None if self.gateway is None else self.gateway.bus.read_pacer
-
     def handle_websocket_upgrade(self) -> None:
-        """Stop counting the connection: it becomes a session, which is counted when it is admitted."""
+        """Stop counting the connection: it becomes a session, which is counted when it is admitted.
+
+        The network is charged for the handshake all the same.
+        """
         self._upgraded = True
+        read_pacer, network, begin = self._read_pacer, self.network, perf_counter()
         self._leave()
+        if read_pacer is not None:
+            websocket: Any = self.ws_protocol_class  # FastWebSocket
+            observed: Any = partial(websocket, charge=partial(read_pacer.charge_network, network))
+            self.ws_protocol_class = observed
         super().handle_websocket_upgrade()
+        if read_pacer is not None:
+            read_pacer.charge_network(network, perf_counter() - begin)
         self.parser = None  # type: ignore[assignment]  # it holds the last reference to this object
 
     def detach(self, session: Session) -> None:
@@ -378,8 +358,7 @@ class FastHttp(DirectHttp):
             self.network = network(address)
             self.gateway.budget.enter(self)
             if (read_pacer := self._read_pacer) is not None and (wait := read_pacer.connection_opened(self)):
-                self._paused = True
-                self.loop.call_later(wait, self._pause_over)
+                self._pause_for(wait)
         return reason
 
     def close_idle(self) -> None:
@@ -395,6 +374,7 @@ class FastHttp(DirectHttp):
             self.gateway.admission.mark_busy(self)
             self.gateway.admission.leave(self.network)
             self.gateway.budget.leave(self)
+            self._first_requests.leave(self)
             if (read_pacer := self._read_pacer) is not None:
                 read_pacer.connection_closed(self)
             self.network = ""

@@ -7,6 +7,7 @@ tests/gateway/shells/test_fast.py fails if a new one does not fit.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -16,6 +17,7 @@ from gateway.core.session import Session
 
 from .fast import WebSocketProtocol
 from .serve import SESSION_EXTENSION
+from .steps import TimedSteps
 
 
 class DetachedTransport(asyncio.Transport):
@@ -34,8 +36,10 @@ class FastWebSocket(WebSocketsSansIOProtocol):
     shared between peers, and a compressed message could be a decompression bomb.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, charge: Callable[[float], object] = lambda _seconds: None, **kwargs: Any) -> None:
+        """*charge* is told how many seconds each step of answering the handshake took."""
         super().__init__(*args, **kwargs)
+        self._charge = charge
         self.conn.available_extensions = []
 
     def handle_connect(self, event: Request) -> None:
@@ -54,6 +58,18 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
+
+    async def run_asgi(self) -> None:
+        """Run the application, which is over as soon as it hands the WebSocket over."""
+        await TimedSteps(super().run_asgi(), self)
+
+    def begin_step(self) -> float:
+        """A step of the application begins; only the clock is read."""
+        return 0.0
+
+    def worked(self, seconds: float, began: float) -> None:  # noqa: ARG002  # see `begin_step`
+        """Charge what the step took."""
+        self._charge(seconds)
 
     async def send(self, message: Any) -> None:
         """Send *message*; after the accept, pause reading until either the application or a session reads."""

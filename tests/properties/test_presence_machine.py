@@ -75,11 +75,11 @@ class PresenceMachine(RuleBasedStateMachine):
             self.presence.remove_listener("lobby", session.who)
             self._left(session.who.number)
 
-    @rule(session=sessions, identity=IDENTITIES)
-    def bind(self, session: Watcher, identity: int) -> None:
+    @rule(session=sessions, identity=IDENTITIES, protocol=st.sampled_from(("toy", "other", "third")))
+    def bind(self, session: Watcher, identity: int, protocol: str = "toy") -> None:
         if session.who is not session.peer:
             return
-        before, session.who = session.who, Peer(identity, "toy", str(identity))
+        before, session.who = session.who, Peer(identity, "toy", str(identity)).connected_by(protocol)
         session.view.discard(identity)
         self.presence.rename(session, before)  # type: ignore[arg-type]
         if session.channels:

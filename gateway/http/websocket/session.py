@@ -216,7 +216,7 @@ class WebSocketSession(Session):
     def presence(self, request: messages.PresenceCommand) -> None:
         """Answer with the peers in a channel, a part at a time; `more` is true in all parts but the last."""
         self._check("subscribe", request.channel)
-        peers = self.bus.peers_in(request.channel)
+        peers = self.bus.peers_in(request.channel, self)
         self._charge(len(peers) / listing.BATCH)
         starts = range(0, max(1, len(peers)), listing.BATCH)
         self._reads.add(partial(self._send_peers, request, peers, start) for start in starts)

@@ -14,6 +14,7 @@ from adapters.topic_relay.session import VERBS
 from gateway.core.buckets import TokenBuckets
 from gateway.core.frames import payload
 from gateway.core.message import Peer
+from gateway.core.notices import FEW
 from gateway.core.presence import TOLD_PER_REQUEST
 from gateway.core.read_pacer import MAX_MALFORMED, ReadPacer
 
@@ -150,6 +151,18 @@ def test_echo_and_info(relay: Relay) -> None:
             "info": {"channel": "t", "addresses": {"topic_relay": "t"}, "topic": "t", "version": "1.2.3"},
         }
     ]
+
+
+def test_who_asks_for_info_has_a_hello_of_everybody_in_it(relay: Relay) -> None:
+    """Also where notices of joins wait, which is where many listen."""
+    a, *_ = relay.members(FEW + 1)
+    notices = relay.bus.presence.notices
+    notices.post, notices.later = (lambda _call: None), (lambda _seconds, _call: None)
+    newcomer = relay.open()
+    relay.ask(newcomer, '{"type":2,"topic":"t"}')
+    assert relay.packets(a) == []
+    hello, info = relay.ask(a, '{"type":5,"topic":"t"}')
+    assert info["peers"][-1] == hello["src"] == newcomer.peer.number
 
 
 def test_a_long_channel_is_heard_under_its_short_topic(relay: Relay) -> None:

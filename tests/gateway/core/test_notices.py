@@ -102,12 +102,38 @@ def test_a_message_waits_for_the_notice_of_its_sender_alone(core: Core, crowd: C
     newcomers = [join("lobby") for _ in range(3)]
     newcomers[1].receive_data(b"1")
     assert all(each.take() == [came(newcomers[1]), b"1"] for each in crowd.many)
-    assert to(newcomers[2], crowd.many[8].peer.number) == 1
-    assert crowd.many[8].take()[0] == came(newcomers[2])
     crowd.told()
-    assert crowd.many[8].take() == [came(newcomers[0])]
-    assert crowd.many[7].take() == [came(newcomers[2]), came(newcomers[0])]
+    assert all(each.take() == [came(newcomers[0]), came(newcomers[2])] for each in crowd.many)
     assert not core.bus.presence.notices
+
+
+def test_a_direct_message_waits_for_the_notice_to_its_receiver_alone(
+    core: Core, crowd: CrowdedChannel, join: Make
+) -> None:
+    """Else who joins, sends one and leaves would cause a write for every listener each time."""
+    receiver, *others = crowd.many
+    newcomers = [join("lobby") for _ in range(2)]
+    assert to(newcomers[1], receiver.peer.number) == 1
+    assert receiver.take() == [came(newcomers[1]), b"1"]
+    assert not any(each.heard for each in others)
+    core.bus.leave(newcomers[1])
+    crowd.told()
+    assert receiver.take() == [came(newcomers[0]), left(newcomers[1])]
+    assert all(each.take() == [came(newcomers[0])] for each in others)
+
+
+def test_who_asks_who_is_there_is_told_first_of_those_whose_notices_wait(
+    core: Core, crowd: CrowdedChannel, join: Make
+) -> None:
+    """Else a list would be followed by notices of those who are in it."""
+    newcomer = join("lobby")
+    asking, *others = crowd.many
+    assert newcomer.peer in core.bus.peers_in("lobby", asking)
+    assert asking.take() == [came(newcomer)]
+    assert not any(each.heard for each in others)
+    crowd.told()
+    assert not asking.heard
+    assert all(each.take() == [came(newcomer)] for each in others)
 
 
 def test_who_comes_and_leaves_in_between_is_mentioned_only_to_those_who_saw_it(
@@ -136,6 +162,15 @@ def test_who_comes_back_with_another_name_is_told_in_order(core: Core, crowd: Cr
     notices.tell("lobby", Peer(1000, "toy", "after"), dict.fromkeys(few), joined=True)
     crowd.told()
     assert all(each.take() == [("-", "lobby", 1000), ("+", "lobby", 1000)] for each in few)
+
+
+def test_a_notice_cancels_only_the_one_before_it(core: Core, crowd: CrowdedChannel) -> None:
+    """An identity may come and leave under several names, or on connections of several protocols."""
+    notices = core.bus.presence.notices
+    for name, joined in (("a", True), ("b", False), ("c", True), ("a", False)):
+        notices.tell("lobby", Peer(1000, "toy", name), dict.fromkeys(crowd.many), joined=joined)
+    crowd.told()
+    assert all([sign for sign, _, _ in each.take()] == ["+", "-", "+", "-"] for each in crowd.many)
 
 
 def test_a_session_that_stops_listening_is_told_no_more(core: Core, crowd: CrowdedChannel, join: Make) -> None:

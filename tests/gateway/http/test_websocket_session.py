@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from gateway.access.auth import ApiKey, KeyFile, digest
+from gateway.core.notices import FEW
 from gateway.http.replay import GRACE_MS
 from gateway.http.websocket.reads import MAX_SLICES
 from gateway.http.websocket.session import WebSocketSession
@@ -91,6 +92,17 @@ def test_two_pages_talk_and_see_each_other(server: Server) -> None:
         assert b.ask("ping")["type"] == "pong"
         assert b.ask("unsubscribe", channel="talk")["type"] == "unsubscribed"
         assert a.until("left")["number"] == b.welcome["number"]
+
+
+def test_who_asks_who_is_there_was_told_of_everybody_that_joined(server: Server) -> None:
+    """Else a page would be told of peers that it has just been given, since a crowd is told later."""
+    with ExitStack() as open_sockets:
+        first, *others, last = (Page(open_sockets.enter_context(opened(server))) for _ in range(FEW + 3))
+        for page in first, *others, last:
+            page.ask("subscribe", channel="crowd")
+        peers = first.ask("presence", channel="crowd")["peers"]
+        assert {"type": "joined", "channel": "crowd", **peers[-1]} in first.heard
+        assert peers[-1]["number"] == last.welcome["number"]
 
 
 def test_it_resumes_by_sequence_and_patterns_hear_channels_that_begin_later(server: Server) -> None:

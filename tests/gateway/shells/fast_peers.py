@@ -212,6 +212,12 @@ class RecordingTransport(asyncio.Transport):
         assert self.paused
         self.paused = False
 
+    def is_reading(self) -> bool:
+        return not self.paused
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Nothing more arrives."""
+
     def can_write_eof(self) -> bool:
         return True
 
@@ -235,7 +241,8 @@ class RecordingTransport(asyncio.Transport):
 
 
 async def http_connection(app: Any, sock: socket.socket) -> tuple[HttpPeer, RecordingTransport]:
-    config = uvicorn.Config(app, http=HttpPeer, lifespan="off", log_config=None)
+    ws = uvicorn_websocket.FastWebSocket
+    config = uvicorn.Config(app, http=HttpPeer, ws=ws, lifespan="off", log_config=None)
     config.load()
     http, transport = HttpPeer(config, ServerState(), {}), RecordingTransport(sock)
     http.connection_made(transport)

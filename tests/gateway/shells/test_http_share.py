@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from itertools import count
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -13,21 +14,28 @@ import pytest
 
 from gateway.core.buckets import TokenBuckets
 from gateway.core.read_pacer import NETWORK_BURST, ReadPacer
-from tests.gateway.shells.fast_peers import HttpPeer, http_connection
+from tests.gateway.shells.fast_peers import HANDSHAKE, HttpPeer, http_connection
 
 pytestmark = pytest.mark.usefixtures("allowed")
+
+NETWORK = "192.0.2.1"
 
 
 async def one_of_two_networks(app: Any, sock: socket.socket, clock: Callable[[], float]) -> tuple[HttpPeer, ReadPacer]:
     """Return a connection, and what paces it since another network has input as well."""
-    http, _ = await http_connection(app, sock)
     read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, clock), clock)
-    admission = SimpleNamespace(mark_busy=lambda _: None, mark_idle=lambda _: None, leave=lambda _: None)
-    http.gateway = SimpleNamespace(bus=SimpleNamespace(read_pacer=read_pacer), admission=admission)
-    http.network = "192.0.2.1"
     read_pacer.record_bytes("192.0.2.2", 1, None)
-    read_pacer.record_bytes(http.network, 1, None)
-    return http, read_pacer
+    read_pacer.record_bytes(NETWORK, 1, None)
+    return await paced_connection(app, sock, read_pacer), read_pacer
+
+
+async def paced_connection(app: Any, sock: socket.socket, read_pacer: ReadPacer) -> HttpPeer:
+    http, _ = await http_connection(app, sock)
+    admission = SimpleNamespace(mark_busy=lambda _: None, mark_idle=lambda _: None, leave=lambda _: None)
+    budget = SimpleNamespace(leave=lambda _: None)
+    http.gateway = SimpleNamespace(bus=SimpleNamespace(read_pacer=read_pacer), admission=admission, budget=budget)
+    http.network = NETWORK
+    return http
 
 
 def noting(started: list[str]) -> Any:
@@ -71,5 +79,103 @@ def test_so_does_a_new_connection_which_may_become_a_websocket(sock: socket.sock
         while not started:
             await asyncio.sleep(0.001)
         assert not http.has_unparsed
+
+    asyncio.run(check())
+
+
+def test_new_connections_that_waited_do_not_begin_all_at_once(
+    sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a network could have any number of handshakes for one wait, and they would hold up everybody together."""
+    parse = HttpPeer.parse
+
+    async def check() -> None:
+        now, parsed = 100.0, list[bytes]()
+        first, read_pacer = await one_of_two_networks(noting([]), sock, lambda: now)
+
+        def dear(self: HttpPeer, data: bytes) -> None:
+            parsed.append(data[5:6])
+            read_pacer.charge_network(NETWORK, NETWORK_BURST)
+            parse(self, data)
+
+        monkeypatch.setattr(HttpPeer, "parse", dear)
+        read_pacer.charge_network(NETWORK, NETWORK_BURST * 1.02)
+        connections = [first, *[await paced_connection(noting([]), sock, read_pacer) for _ in range(3)]]
+        for number, http in enumerate(connections):
+            http.data_received(b"GET /%d HTTP/1.1\r\n\r\n" % number)
+        assert not parsed
+        now += 0.1  # more than is owed
+        while not parsed:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        assert parsed == [b"0"]
+        connections[1].connection_lost(None)
+        assert connections[1] not in connections[2]._first_requests._lines[NETWORK]
+        now += 1.5
+        read_pacer.record_bytes("192.0.2.2", 1, None)
+        read_pacer.record_bytes(NETWORK, 1, None)
+        while len(parsed) < 2:
+            await asyncio.sleep(0.001)
+        assert parsed == [b"0", b"2"], "who waits longest is next, unless it is gone"
+        assert connections[3].has_unparsed
+
+    asyncio.run(check())
+
+
+def test_the_body_of_a_first_request_does_not_wait_in_line(sock: socket.socket) -> None:
+    """Else it would wait again for each piece; its answer has a turn."""
+
+    async def check() -> None:
+        http, read_pacer = await one_of_two_networks(noting([]), sock, lambda: 100.0)
+        http.data_received(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nx")
+        read_pacer.charge_network(NETWORK, 2 * NETWORK_BURST)
+        http.data_received(b"x")
+        assert not http.has_unparsed
+
+    asyncio.run(check())
+
+
+def test_who_gives_up_in_line_is_noticed(sock: socket.socket) -> None:
+    """A crowd that is not answered in time would otherwise wait behind the handshakes that it gave up, for ever."""
+
+    async def check() -> None:
+        http, read_pacer = await one_of_two_networks(noting([]), sock, lambda: 100.0)
+        read_pacer.charge_network(NETWORK, 2 * NETWORK_BURST)
+        http.data_received(b"GET / HTTP/1.1\r\n")
+        assert http.has_unparsed
+        assert http.transport.is_reading(), "the end of the connection is read"
+        http.data_received(b"x" * http.max_head)
+        assert not http.transport.is_reading(), "what is kept is bounded"
+
+    asyncio.run(check())
+
+
+def test_a_handshake_is_charged_to_its_network_with_what_the_application_does(
+    sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = count()
+    for module in ("steps", "uvicorn_http"):
+        monkeypatch.setattr(f"gateway.shells.{module}.perf_counter", lambda: float(next(ticks)))
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.close"})
+
+    async def check() -> None:
+        http, read_pacer = await one_of_two_networks(app, sock, lambda: 100.0)
+        charged, charge = list[float](), read_pacer.charge_network
+
+        def noted(network: str, seconds: float) -> float:
+            if network:
+                charged.append(seconds)
+            return charge(network, seconds)
+
+        monkeypatch.setattr(read_pacer, "charge_network", noted)
+        http.data_received(b"GET / HTTP/1.1\r\n" + HANDSHAKE + b"\r\n")
+        parsing = sum(charged)
+        assert parsing > 0
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert sum(charged) > parsing
 
     asyncio.run(check())

@@ -1,0 +1,112 @@
+"""New connections of one network wait in line while it has used up its share of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from gateway.shells.first_requests import FirstRequests
+
+
+class Owing:
+    """A network: how long it has to wait, and which of its connections have begun."""
+
+    def __init__(self, name: str, wait: float = 0.0) -> None:
+        self.name = name
+        self.wait = wait
+        self.begun: list[Waiting] = []
+
+
+class Waiting:
+    """A connection of *network*, each of which uses up its share again."""
+
+    fails = False
+
+    def __init__(self, network: Owing, cost: float = 0.0) -> None:
+        self.network = network.name
+        self._of = network
+        self._cost = cost
+
+    @property
+    def network_wait(self) -> float:
+        return self._of.wait
+
+    def take_first_turn(self) -> None:
+        self._of.begun.append(self)
+        self._of.wait = self._cost
+        if self.fails:
+            raise RuntimeError("a bug")
+
+
+def play(scenario: Callable[[FirstRequests], Awaitable[None]]) -> FirstRequests:
+    async def play() -> FirstRequests:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, _context: None)
+        lines = FirstRequests(loop)
+        await scenario(lines)
+        async with asyncio.timeout(20):
+            while lines._lines:
+                await asyncio.sleep(0.001)
+        return lines
+
+    return asyncio.run(play())
+
+
+def test_who_waits_begins_in_order_one_after_another() -> None:
+    owing = Owing("owing", 0.001)
+    waiting = [Waiting(owing, cost=0.001) for _ in range(5)]
+
+    async def scenario(lines: FirstRequests) -> None:
+        assert all(lines.must_wait(each) for each in waiting[:4])
+        owing.wait = 0.0
+        assert lines.must_wait(waiting[4]), "others came before"
+        while not owing.begun:
+            await asyncio.sleep(0)
+        assert owing.begun == waiting[:1]
+        while owing.begun != waiting:
+            owing.wait = 0.0
+            await asyncio.sleep(0.001)
+
+    play(scenario)
+
+
+def test_even_without_debts_one_begins_in_each_iteration_of_the_loop() -> None:
+    """Else hundreds that come at once would begin before it is known what the first of them costs."""
+    owing = Owing("owing")
+    waiting = [Waiting(owing) for _ in range(4)]
+
+    async def scenario(lines: FirstRequests) -> None:
+        assert [lines.must_wait(each) for each in waiting] == [False, True, True, True]
+        for count in range(3):
+            assert owing.begun == waiting[1 : count + 1]
+            await asyncio.sleep(0)
+
+    play(scenario)
+    assert owing.begun == waiting[1:]
+
+
+def test_a_network_that_owes_nothing_does_not_wait_whatever_others_do() -> None:
+    async def scenario(lines: FirstRequests) -> None:
+        owing = Owing("owing", 0.001)
+        assert lines.must_wait(Waiting(owing))
+        assert not lines.must_wait(Waiting(Owing("fair")))
+        owing.wait = 0.0
+
+    play(scenario)
+
+
+def test_a_connection_that_ended_is_forgotten_and_an_error_stops_nobody() -> None:
+    owing = Owing("owing", 0.001)
+    gone, broken, last = (Waiting(owing) for _ in range(3))
+    broken.fails = True
+
+    async def scenario(lines: FirstRequests) -> None:
+        anybody: list[Any] = [gone, broken, last]
+        assert all(lines.must_wait(each) for each in anybody)
+        lines.leave(gone)
+        lines.leave(Waiting(Owing("unknown")))
+        owing.wait = 0.0
+
+    play(scenario)
+    assert owing.begun == [broken, last]
