@@ -96,9 +96,9 @@ class SharedInputTurns(InputTurns):
         began, begin = thread_time(), perf_counter()
         more = self._work(step, self._turns.budget_seconds)
         now = perf_counter()
-        self._usage.add(now - begin, now, thread_time() - began)
-        self._turns.spend(now - begin)
-        self._seconds += now - begin if self._turns.shared else 0.0
+        used = self._usage.add(now - begin, now, thread_time() - began)
+        self._turns.spend(used)
+        self._seconds += used if self._turns.shared else 0.0
         return more
 
 

@@ -177,8 +177,12 @@ class LoopUsage:
         """Return the rank of the connection among those that wait; the one that used least lately is lowest."""
         return max(self._level + self._then * SHARE, perf_counter() * SHARE)
 
-    def add(self, seconds: float, now: float, worked: float = 0.0) -> None:
-        """Record what took *seconds*, up to *now* (`perf_counter`), and *worked* of CPU time (0: not measured)."""
+    def add(self, seconds: float, now: float, worked: float = 0.0) -> float:
+        """Record what took *seconds*, up to *now* (`perf_counter`), and *worked* of CPU time (0: not measured).
+
+        Return the seconds to charge for it: the CPU time where that was measured, for other programs may have had the
+        processor.
+        """
         used = seconds
         if worked:
             used = max(worked, seconds / WAITING)
@@ -189,6 +193,7 @@ class LoopUsage:
         level = max(0.0, self._level - (now - seconds - self._then) * SHARE) + used
         self._level = min(MOST_USED, level)
         self._then = now
+        return used if worked else seconds
 
 
 class Portion(LoopUsage):
@@ -204,14 +209,14 @@ class Portion(LoopUsage):
         """Record that *size* bytes were handled since *begin* (`perf_counter`), out of a budget of *budget* seconds.
 
         *worked* is the CPU time of this thread meanwhile, 0 if that was not measured. Other programs may have had the
-        rest of the time, so waiting counts an eighth. Return the seconds that it took.
+        rest of the time, so waiting counts an eighth. Return the seconds to charge for it, as `add`.
         """
         now = perf_counter()
         seconds = now - begin
-        self.add(seconds, now, worked)
+        charged = self.add(seconds, now, worked)
         cost = max(worked, seconds / WAITING)
         if cost > budget:
             self.size = max(MIN_PORTION, int(min(self.size, size) * budget / cost))
         elif size >= self.size and cost < budget / 4:
             self.size = min(MAX_PORTION, self.size * 2)
-        return seconds
+        return charged

@@ -254,11 +254,11 @@ class FastHttp(PacedHttp):
 
     def worked(self, seconds: float, began: float) -> None:
         """A step of parsing or answering requests took *seconds*."""
-        self._load.add(seconds, perf_counter(), thread_time() - began if began else 0.0)
+        used = self._load.add(seconds, perf_counter(), thread_time() - began if began else 0.0)
         if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
-            self._charge(seconds if self._turns.shared else 0.0)
+            self._charge(used if self._turns.shared else 0.0)
         else:
-            self._charge(seconds)
+            self._charge(used)
             self._turns.other_arrivals += not self._load.busy
 
     def handle_websocket_upgrade(self) -> None:

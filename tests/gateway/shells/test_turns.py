@@ -20,6 +20,7 @@ from gateway.shells.turns import (
     SHARE,
     SILENCE_SECONDS,
     TURN,
+    WAITING,
     WATCH_SECONDS,
     LoopUsage,
     Portion,
@@ -252,10 +253,16 @@ def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock
 
 def test_what_takes_long_by_the_clock_once_is_not_believed(clock: SteppedClock) -> None:
     load = LoopUsage()
-    load.add(0.1, clock.now)
+    assert load.add(0.1, clock.now) == 0.1, "its network is charged for that"
     assert not load.busy
-    load.add(0.1, clock.now, 0.1)
+    assert load.add(0.1, clock.now, 0.1) == 0.1
     assert load.busy
+
+
+def test_what_is_charged_is_cpu_time_where_it_was_measured(clock: SteppedClock) -> None:
+    assert LoopUsage().add(0.008, clock.now, 0.004) == 0.004
+    assert LoopUsage().add(0.008, clock.now, 0.0005) == 0.008 / WAITING, "it may have waited for the disk"
+    assert Portion().used(clock.now - 0.008, 1, worked=0.004) == 0.004
 
 
 def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: SteppedClock) -> None:
