@@ -7,6 +7,7 @@ a long key is replaced by its hash. The least recently used buckets are dropped;
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from .bounded import BoundedMap
 
@@ -15,12 +16,16 @@ MAX_KEY = 64  # characters of a key that is kept as it is; peers choose some key
 
 
 class TokenBuckets:
-    """Token buckets with the same *rate* (tokens a second) and *burst*. *clock* gives seconds."""
+    """Token buckets with the same *rate* (tokens a second) and *burst*. *clock* gives seconds.
 
-    def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
+    What `spend` takes beyond *most_debt* tokens is forgiven.
+    """
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float], most_debt: float = inf) -> None:
         self._rate = rate
         self._burst = burst
         self._clock = clock
+        self._lowest = -most_debt
         self._levels = BoundedMap[str | int, tuple[float, float]](MAX_BUCKETS)
 
     def take(self, key: str | int) -> float:
@@ -40,6 +45,6 @@ class TokenBuckets:
         if type(key) is str and len(key) > MAX_KEY:
             key = hash(key)
         level, then = self._levels.get(key) or (self._burst, now)
-        level = min(self._burst, level + (now - then) * self._rate) - amount
+        level = max(self._lowest, min(self._burst, level + (now - then) * self._rate) - amount)
         self._levels[key] = level, now
         return 0.0 if level >= 0 else -level / self._rate

@@ -89,8 +89,9 @@ class ReadPacer:
     ) -> None:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
-        self._loop_time = TokenBuckets(PENALTY_SHARE, PENALTY_BURST, clock)  # of penalised connections, by network
-        self._network_time = TokenBuckets(NETWORK_SHARE, NETWORK_BURST, clock)  # by network
+        # Of penalised connections, and of all, by network. Nobody waits longer than one pause for what others did.
+        self._loop_time = TokenBuckets(PENALTY_SHARE, PENALTY_BURST, clock, PENALTY_SHARE * MAX_PAUSE)
+        self._network_time = TokenBuckets(NETWORK_SHARE, NETWORK_BURST, clock, NETWORK_SHARE * MAX_PAUSE)
         self._last_network = ""  # that had input
         self._last_switch = -inf  # when input came from another network than the input before
         self._inherited = BoundedMap[str, deque[Penalty]](MAX_NETWORKS)  # from closed connections, by network

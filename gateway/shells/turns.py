@@ -163,6 +163,10 @@ class LoopUsage:
         self._then = 0.0
         self._watched_until = 0.0  # (`perf_counter`)
 
+    def watch(self) -> None:
+        """Measure the CPU time for a while, as after something that took long."""
+        self._watched_until = perf_counter() + WATCH_SECONDS
+
     def begin(self) -> float:
         """Return the CPU time of this thread if that is to be measured now, else 0; see `add`."""
         return thread_time() if self._watched_until and perf_counter() < self._watched_until else 0.0
@@ -180,8 +184,8 @@ class LoopUsage:
     def add(self, seconds: float, now: float, worked: float = 0.0) -> float:
         """Record what took *seconds*, up to *now* (`perf_counter`), and *worked* of CPU time (0: not measured).
 
-        Return the seconds to charge for it: the CPU time where that was measured, for other programs may have had the
-        processor.
+        Return the seconds that count, for other programs may have had the processor: the CPU time where it was
+        measured, no more than `BELIEVED` where it was not.
         """
         used = seconds
         if worked:
@@ -193,7 +197,7 @@ class LoopUsage:
         level = max(0.0, self._level - (now - seconds - self._then) * SHARE) + used
         self._level = min(MOST_USED, level)
         self._then = now
-        return used if worked else seconds
+        return used
 
 
 class Portion(LoopUsage):
@@ -209,7 +213,7 @@ class Portion(LoopUsage):
         """Record that *size* bytes were handled since *begin* (`perf_counter`), out of a budget of *budget* seconds.
 
         *worked* is the CPU time of this thread meanwhile, 0 if that was not measured. Other programs may have had the
-        rest of the time, so waiting counts an eighth. Return the seconds to charge for it, as `add`.
+        rest of the time, so waiting counts an eighth. Return the seconds that count, as `add`.
         """
         now = perf_counter()
         seconds = now - begin

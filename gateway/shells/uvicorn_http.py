@@ -80,6 +80,7 @@ class FastHttp(PacedHttp):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._load = LoopUsage()
+        self._load.watch()  # many connections have one request
         self.begin_step = self._load.begin  # see `worked`
         self._turns = turns_of(self.loop)
         self._extensions: dict[str, Any] = {PACED_EXTENSION: {}, DETACH_EXTENSION: WeakMethod(self.detach)}

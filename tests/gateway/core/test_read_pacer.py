@@ -217,6 +217,10 @@ def test_what_takes_long_for_a_network_gets_a_share_of_the_loop_while_others_hav
     assert read_pacer.charge_network(there, 0.015) == 0, "each network has a share of its own"
     assert read_pacer.charge_network("", 10.0) == 0
     assert read_pacer.charge_network(here, 10.0) == MAX_PAUSE
+    paced.now += MAX_PAUSE
+    read_pacer.record_bytes(here, 1, None)
+    read_pacer.record_bytes(there, 1, None)
+    assert read_pacer.charge_network(here, 0.0) == 0, "nobody waits for longer, however much others have used"
     paced.now += 2 * SEVERAL_SECONDS
     read_pacer.record_bytes(there, 1, None)
     assert read_pacer.charge_network(here, 0.0) == 0, "it is alone again"

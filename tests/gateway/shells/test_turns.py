@@ -9,6 +9,7 @@ import pytest
 
 from gateway.shells.turns import (
     ALLOWANCE,
+    BELIEVED,
     BUSY_FIRST,
     BYTE_DELAY,
     FIRST_PORTION,
@@ -240,6 +241,8 @@ def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock
     """Twenty requests a second of 0.5 ms, each of which takes 8 ms by the clock; and twenty that do take 8 ms."""
     honest, busy = LoopUsage(), LoopUsage()
     assert honest.begin() == 0.0, "the call to the kernel is spared"
+    busy.watch()
+    assert busy.begin() > 0
     for number in range(40):
         clock.now += 0.05
         for load, work in ((honest, 0.0005), (busy, 0.008)):
@@ -253,7 +256,7 @@ def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock
 
 def test_what_takes_long_by_the_clock_once_is_not_believed(clock: SteppedClock) -> None:
     load = LoopUsage()
-    assert load.add(0.1, clock.now) == 0.1, "its network is charged for that"
+    assert load.add(0.1, clock.now) == BELIEVED
     assert not load.busy
     assert load.add(0.1, clock.now, 0.1) == 0.1
     assert load.busy
