@@ -174,9 +174,14 @@ class ReadPacer:
             return 0.0
         return min(MAX_PAUSE, self._loop_time.spend(connection.network, seconds))
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several networks had input lately, among which the loop's time is shared."""
+        return self._bytes is not None and self._clock() - self._last_switch <= SEVERAL_SECONDS
+
     def charge_network(self, network: str, seconds: float) -> float:
         """Charge *seconds* of the loop to *network*; return those to wait before it gets more, 0 if it is alone."""
-        if not network or self._bytes is None or self._clock() - self._last_switch > SEVERAL_SECONDS:
+        if not network or not self.is_shared:
             return 0.0
         return min(MAX_PAUSE, self._network_time.spend(network, seconds))
 

@@ -70,7 +70,8 @@ class PacedHttp(DirectHttp):
 
     def _wait_in_line(self) -> None:
         """Let the head of a first request wait as long as its network has to; an answer waits for its turn."""
-        self._paused = self._in_line = self.cycle is None and self._first_requests.must_wait(self)
+        is_shared = self._read_pacer is not None and self._read_pacer.is_shared
+        self._paused = self._in_line = is_shared and self.cycle is None and self._first_requests.must_wait(self)
 
     def _resume(self) -> None:
         """Parse what was postponed, and read more."""
