@@ -8,9 +8,9 @@ keeps sending malformed input is closed. When a penalised connection ends, the n
 the penalty, so reconnecting does not help. Each connection has a share of its own: within it, it never waits for what
 others of its network have sent, and while the log is crowded it gets no more.
 
-While peers of other networks have input, the HTTP requests, handshakes and long reads of one network together get
-`NETWORK_SHARE` of the loop's time: each takes up to some milliseconds, and whoever comes in the middle of it waits for
-the rest, however the loop is shared.
+While peers of other networks have input, the HTTP requests and handshakes of one network get `NETWORK_SHARE` of the
+loop's time, and its long reads as much: each takes up to some milliseconds, and whoever comes in the middle of it
+waits for the rest, however the loop is shared.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class ReadPacer:
         self._bytes = bytes
         # Of penalised connections, and of all, by network. Nobody waits longer than one pause for what others did.
         self._loop_time = TokenBuckets(PENALTY_SHARE, PENALTY_BURST, clock, PENALTY_SHARE * MAX_PAUSE)
-        self._network_time = TokenBuckets(NETWORK_SHARE, NETWORK_BURST, clock, NETWORK_SHARE * MAX_PAUSE)
+        self._request_time, self._reading_time = (
+            TokenBuckets(NETWORK_SHARE, NETWORK_BURST, clock, NETWORK_SHARE * MAX_PAUSE) for _ in range(2)
+        )
         self._last_network = ""  # that had input
         self._last_switch = -inf  # when input came from another network than the input before
         self._inherited = BoundedMap[str, deque[Penalty]](MAX_NETWORKS)  # from closed connections, by network
@@ -140,7 +142,7 @@ class ReadPacer:
             return 0.0
         wait = self.record_bytes(session.network, size, session.peer.number)
         if seconds:
-            wait = max(wait, self.charge_network(session.network, seconds))
+            wait = max(wait, self._charge(self._reading_time, session.network, seconds))
         if session.penalty is not None:
             wait = max(wait, session.penalty.paused_until - self._clock(), self.charge_loop_time(session, seconds))
         return min(wait, MAX_PAUSE) if wait > 0 else 0.0
@@ -180,10 +182,14 @@ class ReadPacer:
         return self._bytes is not None and self._clock() - self._last_switch <= SEVERAL_SECONDS
 
     def charge_network(self, network: str, seconds: float) -> float:
-        """Charge *seconds* of the loop to *network*; return those to wait before it gets more, 0 if it is alone."""
-        if not network or not self.is_shared:
-            return 0.0
-        return min(MAX_PAUSE, self._network_time.spend(network, seconds))
+        """Charge *seconds* of the loop, for an HTTP request, to *network*; return those to wait before it has another.
+
+        That is 0 while the network is alone.
+        """
+        return self._charge(self._request_time, network, seconds)
+
+    def _charge(self, buckets: TokenBuckets, network: str, seconds: float) -> float:
+        return min(MAX_PAUSE, buckets.spend(network, seconds)) if network and self.is_shared else 0.0
 
     def charge_malformed_body(self, network: str, size: int) -> None:
         """Charge *network* for a malformed body of *size* bytes, which may have come on a connection of its own."""

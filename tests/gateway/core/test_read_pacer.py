@@ -233,4 +233,5 @@ def test_long_reads_of_all_sessions_of_a_network_share_the_loop(paced: Paced) ->
     assert read_pacer.record_read(first, 1, NETWORK_BURST) == 0
     assert read_pacer.record_read(second, 1, 0.015) == pytest.approx(0.015 / NETWORK_SHARE)
     assert read_pacer.record_read(second, 1) == 0, "a short read does not wait for them"
+    assert read_pacer.charge_network(first.network, NETWORK_BURST) == 0, "HTTP requests have a share of their own"
     assert read_pacer.record_read(other, 1, 0.015) == 0, "each network has a share of its own"
