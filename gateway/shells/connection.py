@@ -290,9 +290,9 @@ class Connection(asyncio.Protocol):
         ):
             self._portion = self._portion or Portion()
             worked = thread_time() - began if began else 0.0
-            taken = self._portion.used(begin, len(data), self._turns.budget_seconds, worked)
-            self._turns.spend(taken)
-            seconds = taken if self._turns.shared else 0.0  # it costs others nothing while they have no input
+            used = self._portion.used(begin, len(data), self._turns.budget_seconds, worked)
+            self._turns.spend(perf_counter() - begin)
+            seconds = used if self._turns.shared else 0.0  # it costs others nothing while they have no input
         if session is None:
             return
         if session.bus.read_pacer is not None and (

@@ -97,7 +97,7 @@ class SharedInputTurns(InputTurns):
         more = self._work(step, self._turns.budget_seconds)
         now = perf_counter()
         used = self._usage.add(now - begin, now, thread_time() - began)
-        self._turns.spend(used)
+        self._turns.spend(now - begin)
         self._seconds += used if self._turns.shared else 0.0
         return more
 
