@@ -8,9 +8,9 @@ keeps sending malformed input is closed. When a penalised connection ends, the n
 the penalty, so reconnecting does not help. Each connection has a share of its own: within it, it never waits for what
 others of its network have sent, and while the log is crowded it gets no more.
 
-While peers of other networks have input, the HTTP requests and handshakes of one network get `NETWORK_SHARE` of the
-loop's time, and its long reads as much: each takes up to some milliseconds, and whoever comes in the middle of it
-waits for the rest, however the loop is shared.
+While peers of other networks have input, the HTTP requests and handshakes of one network get `REQUEST_SHARE` of the
+loop's time, and its long reads `READING_SHARE`: each takes up to some milliseconds, and whoever comes in the middle of
+it waits for the rest, however the loop is shared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ FREE_REFUSALS = 20  # refused requests that cost nothing, gained again at the ra
 MAX_MALFORMED = 300  # malformed requests at once after which a connection is closed; one a second more is allowed
 PENALTY_SECONDS = 10.0  # for which a refused request penalises its connection
 PENALTY_SHARE, PENALTY_BURST = 0.1, 0.05  # of the loop's time, and seconds of it at once, for a penalised network
-NETWORK_SHARE, NETWORK_BURST = 0.15, 0.15  # of the loop's time, and seconds of it at once, for what takes long
+REQUEST_SHARE, READING_SHARE = 0.1, 0.15  # of the loop's time, for the HTTP requests and long reads of a network
+SHARE_BURST = 0.15  # seconds of it at once
 SEVERAL_SECONDS = 1.0  # for which a network that had input counts
 MALFORMED_FACTOR = 3  # times its bytes that a malformed body is charged in addition
 MIN_MALFORMED_SIZE = 1 << 16  # bytes that a malformed body is taken to have at least
@@ -92,7 +93,7 @@ class ReadPacer:
         # Of penalised connections, and of all, by network. Nobody waits longer than one pause for what others did.
         self._loop_time = TokenBuckets(PENALTY_SHARE, PENALTY_BURST, clock, PENALTY_SHARE * MAX_PAUSE)
         self._request_time, self._reading_time = (
-            TokenBuckets(NETWORK_SHARE, NETWORK_BURST, clock, NETWORK_SHARE * MAX_PAUSE) for _ in range(2)
+            TokenBuckets(share, SHARE_BURST, clock, share * MAX_PAUSE) for share in (REQUEST_SHARE, READING_SHARE)
         )
         self._last_network = ""  # that had input
         self._last_switch = -inf  # when input came from another network than the input before

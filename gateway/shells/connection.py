@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import MutableSet
 from functools import partial
-from time import perf_counter, thread_time
+from time import perf_counter, process_time
 from typing import Any, ClassVar
 
 from gateway.core.outbox import Close
@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
         """Hand *data* to the session, and measure what that costs."""
         began = 0.0
         if (portion := self._portion) is not None:  # a call to the kernel takes a microsecond
-            began = thread_time() if len(data) > MIN_PORTION else portion.begin()
+            began = process_time() if len(data) > MIN_PORTION else portion.begin()
         begin = perf_counter()
         self.feed(data)
         session, seconds = self._session, 0.0
@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
             or (session and session.penalty is not None)
         ):
             self._portion = self._portion or Portion()
-            worked = thread_time() - began if began else 0.0
+            worked = process_time() - began if began else 0.0
             used = self._portion.used(begin, len(data), self._turns.budget_seconds, worked)
             self._turns.spend(perf_counter() - begin)
             seconds = used if self._turns.shared else 0.0  # it costs others nothing while they have no input

@@ -28,7 +28,8 @@ from gateway.http.problems import Problem
 
 from .http_gateway import HttpGateway
 from .serve import LINGER_SECONDS, STALLED_SECONDS
-from .uvicorn_http import MAX_DISCARDED, RETRY_HEADERS
+from .uvicorn_http import RETRY_HEADERS
+from .uvicorn_pacing import MAX_DISCARDED
 
 logger = structlog.get_logger("trellis")
 

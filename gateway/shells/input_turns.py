@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from time import perf_counter, thread_time
+from time import perf_counter, process_time
 
 import sniffio
 from anyio.lowlevel import checkpoint
@@ -93,10 +93,10 @@ class SharedInputTurns(InputTurns):
         return await self._taken
 
     def _measured(self, step: Step) -> bool:
-        began, begin = thread_time(), perf_counter()
+        began, begin = process_time(), perf_counter()
         more = self._work(step, self._turns.budget_seconds)
         now = perf_counter()
-        used = self._usage.add(now - begin, now, thread_time() - began)
+        used = self._usage.add(now - begin, now, process_time() - began)
         self._turns.spend(now - begin)
         self._seconds += used if self._turns.shared else 0.0
         return more

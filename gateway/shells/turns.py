@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from heapq import heappop, heappush
 from itertools import count
-from time import perf_counter, thread_time
+from time import perf_counter, process_time
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -153,7 +153,8 @@ class LoopUsage:
     """How much of the loop a connection has used lately.
 
     The clock tells that at no cost, but runs on while other programs have the processor. A long time by the clock
-    therefore counts only in part, and the CPU time is measured for a while, which costs two calls to the kernel.
+    therefore counts only in part, and the CPU time is measured for a while, which costs two calls to the kernel. It is
+    that of the whole process: other threads work on what was asked for as well, and the loop waits for them.
     """
 
     __slots__ = ("_level", "_then", "_watched_until")
@@ -168,8 +169,8 @@ class LoopUsage:
         self._watched_until = perf_counter() + WATCH_SECONDS
 
     def begin(self) -> float:
-        """Return the CPU time of this thread if that is to be measured now, else 0; see `add`."""
-        return thread_time() if self._watched_until and perf_counter() < self._watched_until else 0.0
+        """Return the CPU time of this process if that is to be measured now, else 0; see `add`."""
+        return process_time() if self._watched_until and perf_counter() < self._watched_until else 0.0
 
     @property
     def busy(self) -> bool:
@@ -182,14 +183,15 @@ class LoopUsage:
         return max(self._level + self._then * SHARE, perf_counter() * SHARE)
 
     def add(self, seconds: float, now: float, worked: float = 0.0) -> float:
-        """Record what took *seconds*, up to *now* (`perf_counter`), and *worked* of CPU time (0: not measured).
+        """Record what took *seconds* up to *now* (`perf_counter`).
 
-        Return the seconds that count, for other programs may have had the processor: the CPU time where it was
-        measured, no more than `BELIEVED` where it was not.
+        *worked* is the CPU time that the process used meanwhile, 0 if that was not measured. Return the seconds that
+        count, for other programs may have had the processor: the CPU time where it was measured, no more than
+        `BELIEVED` where it was not.
         """
         used = seconds
         if worked:
-            used = max(worked, seconds / WAITING)
+            used = max(min(worked, seconds), seconds / WAITING)
         elif seconds > BELIEVED:
             used = BELIEVED
         if used >= BELIEVED:
@@ -212,13 +214,13 @@ class Portion(LoopUsage):
     def used(self, begin: float, size: int, budget: float = TURN, worked: float = 0.0) -> float:
         """Record that *size* bytes were handled since *begin* (`perf_counter`), out of a budget of *budget* seconds.
 
-        *worked* is the CPU time of this thread meanwhile, 0 if that was not measured. Other programs may have had the
+        *worked* is the CPU time of the process meanwhile, 0 if that was not measured. Other programs may have had the
         rest of the time, so waiting counts an eighth. Return the seconds that count, as `add`.
         """
         now = perf_counter()
         seconds = now - begin
         charged = self.add(seconds, now, worked)
-        cost = max(worked, seconds / WAITING)
+        cost = max(min(worked, seconds), seconds / WAITING)
         if cost > budget:
             self.size = max(MIN_PORTION, int(min(self.size, size) * budget / cost))
         elif size >= self.size and cost < budget / 4:

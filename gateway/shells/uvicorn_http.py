@@ -8,8 +8,9 @@ pipelined requests without a limit, and waits for a client for ever.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from time import perf_counter, thread_time
+from time import perf_counter, process_time
 from typing import Any
 from weakref import WeakMethod, ref
 
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from gateway.core.networks import network
 from gateway.core.session import Session
 from gateway.http.bodies import PACED_EXTENSION
+from gateway.http.direct import Answer
 from gateway.http.events import DETACH_EXTENSION
 from gateway.http.persistent import raw_response
 from gateway.http.problems import Problem
@@ -38,7 +40,6 @@ MAX_SLICES = 64  # parsed at once, half a millisecond of small chunks or request
 BUSY_SLICES = 8  # the same on a busy connection, in a turn of its own
 CYCLE_BYTES = 32 << 10  # memory of a request that waits for the one before it
 RETRY_HEADERS = {"Retry-After": "10"}  # seconds; sent if there is no room for a connection
-MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
 
 
 class _FlowControl(FlowControl):
@@ -71,11 +72,10 @@ class FastHttp(PacedHttp):
     _upgraded = False
     _refused = False  # there was no room for the connection
     _lingering = False  # the last response is written; further input is discarded
-    _discarded = 0  # bytes discarded so far
     _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
     _waiting: tuple[RequestResponseCycle, Any] | None = None  # the request that is answered next, by an application
     _queued = False  # it waits for its turn
-    _parsing = False  # what is read is being parsed; a request is answered afterwards
+    _working = False  # a step is measured; see `_do`
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -115,9 +115,7 @@ class FastHttp(PacedHttp):
     def data_received(self, data: bytes) -> None:
         """Parse as much as there is room for; the rest waits for responses or for its turn."""
         if self._lingering:
-            self._discarded += len(data)
-            if self._discarded > MAX_DISCARDED:
-                self.transport.abort()
+            self._discard(len(data))
             return
         if self.network and self.gateway is not None:
             self.gateway.admission.mark_busy(self)
@@ -157,8 +155,16 @@ class FastHttp(PacedHttp):
 
     def _parse(self, data: bytes, at: int = 0) -> None:
         """Parse *data* from *at* on in slices, as long as not too many requests wait for the one before them."""
-        slices, began, begin, self._parsing = 0, self.begin_step(), perf_counter(), True
-        limit = BUSY_SLICES if self._load.busy else MAX_SLICES
+        self._do(partial(self._parse_slices, data, at))
+        if self._ending:
+            return
+        if self.cycle is not None and self.cycle.response_complete and self._idle_since is None:
+            self._begin_head()  # blank lines begin no request, but must not stop the timers
+        if not self._head_suspended:
+            self._watch_head()
+
+    def _parse_slices(self, data: bytes, at: int) -> None:
+        slices, limit = 0, BUSY_SLICES if self._load.busy else MAX_SLICES
         while at < len(data) and not self._ending and not self._upgraded:
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._postpone(data, at)
@@ -173,16 +179,6 @@ class FastHttp(PacedHttp):
                 self._postpone(data, at)
                 self._continue_parsing()
                 break
-        self._parsing = False
-        if self._waiting is not None and not self._queued:
-            self._start()
-        self.worked(perf_counter() - begin, began)
-        if self._ending:
-            return
-        if self.cycle is not None and self.cycle.response_complete and self._idle_since is None:
-            self._begin_head()  # blank lines begin no request, but must not stop the timers
-        if not self._head_suspended:
-            self._watch_head()
 
     def _continue_parsing(self) -> None:
         """Parse what was postponed in the next turn of the loop; on a busy connection, when its turn has come."""
@@ -217,33 +213,49 @@ class FastHttp(PacedHttp):
         self._queued = self.penalty is not None or self._load.busy or self._charge(0.0) > 0
         if self._queued:
             self._await_turn()
-        elif not self._parsing:
-            self._start_now()
+        elif not self._working:
+            self._do(self._start)
 
     def _await_turn(self) -> None:
-        if wait := self._charge(0.0):
-            self.loop.call_later(wait, self._await_turn)
+        if self._charge(0.0):
+            self._lines.join(self)
         else:
             self._turns.add(self, self._load.priority)
+
+    def leave_line(self) -> None:
+        """Answer the request that has waited in line, or parse what has."""
+        if self._waiting is None:
+            super().leave_line()
+        elif not self._ending:
+            self._turns.spend(self._turns.budget_seconds)
+            self._do(self._start)
 
     def take_turn(self) -> None:
         """Answer the waiting request, or else parse more, which uses up this turn of the loop."""
         if self._ending:
             return
         if self._waiting is None:
-            if self._unparsed:
+            if self._unparsed and not self._paused:
                 self._turns.spend(self._turns.budget_seconds)
-                self._resume_parsing()
+                self._wait_in_line()
+                self._resume_parsing()  # unless it waits
             return
         if self._charge(0.0):  # others of the network have had turns meanwhile
             self._await_turn()
             return
         self._turns.spend(self._turns.budget_seconds)
-        self._start_now()
+        self._do(self._start)
 
-    def _start_now(self) -> None:
-        began, begin = self.begin_step(), perf_counter()
-        self._start()
+    def _do(self, work: Callable[[], None]) -> None:
+        """Do *work*, and start to answer what waits then and needs no turn; charge what that takes together."""
+        if self._working:  # what is measured around this ends in the same way
+            work()
+            return
+        began, begin, self._working = self.begin_step(), perf_counter(), True
+        work()
+        while self._waiting is not None and not self._queued:
+            self._start()
+        self._working = False
         self.worked(perf_counter() - begin, began)
 
     def _start(self) -> None:
@@ -253,9 +265,13 @@ class FastHttp(PacedHttp):
             observed: Any = ObservedApp(app, self)
             super()._start_asgi_task(self._answering, observed)
 
+    def _write_answer(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+        """Write a direct answer, most of which are written after the step that took the request."""
+        self._do(partial(super()._write_answer, cycle, answer))
+
     def worked(self, seconds: float, began: float) -> None:
         """A step of parsing or answering requests took *seconds*."""
-        used = self._load.add(seconds, perf_counter(), thread_time() - began if began else 0.0)
+        used = self._load.add(seconds, perf_counter(), process_time() - began if began else 0.0)
         if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
             self._charge(used if self._turns.shared else 0.0)
         else:
@@ -358,8 +374,7 @@ class FastHttp(PacedHttp):
         if (reason := self.gateway.admission.enter(address)) is None:
             self.network = network(address)
             self.gateway.budget.enter(self)
-            if (read_pacer := self._read_pacer) is not None and (wait := read_pacer.connection_opened(self)):
-                self._pause_for(wait)
+            self._pace_opened()
         return reason
 
     def close_idle(self) -> None:
@@ -375,7 +390,7 @@ class FastHttp(PacedHttp):
             self.gateway.admission.mark_busy(self)
             self.gateway.admission.leave(self.network)
             self.gateway.budget.leave(self)
-            self._first_requests.leave(self)
+            self._lines.leave(self)
             if (read_pacer := self._read_pacer) is not None:
                 read_pacer.connection_closed(self)
             self.network = ""

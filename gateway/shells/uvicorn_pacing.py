@@ -5,13 +5,15 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from .first_requests import first_requests_of
+from .network_lines import network_lines_of
 from .uvicorn_direct import DirectHttp
 
 if TYPE_CHECKING:
     from gateway.core.read_pacer import Penalty, ReadPacer
 
 REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429, 431})  # of responses to malformed requests, or over a limit
+MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
+CONNECTION_SECONDS = 0.0003  # of the loop, that accepting and closing a connection takes
 
 _numbers = count(-1, -1)  # of connections; negative, unlike those of sessions
 
@@ -24,11 +26,12 @@ class PacedHttp(DirectHttp):
     _paused = False  # nothing is parsed for a while
     _in_line = False  # it is paused until its first turn
     _answered = False  # a request was; before that a connection has no share of its own
+    _discarded = 0  # bytes that came after the last response
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._number = next(_numbers)
-        self._first_requests = first_requests_of(self.loop)
+        self._lines = network_lines_of(self.loop)
 
     def answered(self, status: int) -> None:
         """The answer to a request has *status*."""
@@ -36,14 +39,39 @@ class PacedHttp(DirectHttp):
             read_pacer.record_refused(self)
 
     @property
+    def is_penalized(self) -> bool:
+        """Whether the connection waits for its own misbehaviour."""
+        return self.penalty is not None
+
+    @property
     def network_wait(self) -> float:
         """Return the seconds until the network may have more of the loop."""
-        return 0.0 if (read_pacer := self._read_pacer) is None else read_pacer.charge_network(self.network, 0.0)
+        return self._charge(0.0)
 
-    def take_first_turn(self) -> None:
+    def leave_line(self) -> None:
         """Parse what has waited in line."""
         self._paused = self._in_line = False
         self._resume()
+
+    def _pace_opened(self) -> None:
+        """Charge the network for a new connection, which may have to wait before it is read."""
+        if (read_pacer := self._read_pacer) is not None:
+            read_pacer.charge_network(self.network, CONNECTION_SECONDS)
+            if wait := read_pacer.connection_opened(self):
+                self._pause_for(wait)
+
+    def _discard(self, size: int) -> None:
+        """Record that *size* bytes came after the last response, and read more when the network may send more."""
+        self._discarded += size
+        if self._discarded > MAX_DISCARDED:
+            self.transport.abort()
+        elif (pacer := self._read_pacer) is not None and (wait := pacer.record_bytes(self.network, size, None)):
+            self.flow.pause_reading()
+            self.loop.call_later(wait, self._discard_more)
+
+    def _discard_more(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def _pace(self, size: int) -> None:
         """Record that *size* bytes were read, and pause if they were too many or the first request has to wait."""
@@ -69,9 +97,15 @@ class PacedHttp(DirectHttp):
             self._resume()
 
     def _wait_in_line(self) -> None:
-        """Let the head of a first request wait as long as its network has to; an answer waits for its turn."""
-        is_shared = self._read_pacer is not None and self._read_pacer.is_shared
-        self._paused = self._in_line = is_shared and self.cycle is None and self._first_requests.must_wait(self)
+        """Let the head of a first request, and bodies, wait as long as the network has to; an answer does by itself."""
+        if self._read_pacer is None or not self._read_pacer.is_shared:
+            self._paused = False
+        elif self.cycle is None:
+            self._paused = self._in_line = self._lines.must_wait(self)
+        else:
+            self._paused = self.cycle.more_body and self._charge(0.0) > 0
+            if self._paused:
+                self._lines.join(self)
 
     def _resume(self) -> None:
         """Parse what was postponed, and read more."""

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -117,4 +117,5 @@ def visitors() -> Iterator[Visitors]:
             yield Visitors(runner, browser)
             runner.run(browser.close())
         finally:
-            runner.run(playwright.stop())
+            with suppress(TimeoutError):  # its driver did not end once, long after all tests had passed
+                runner.run(asyncio.wait_for(playwright.stop(), WAIT))

@@ -15,13 +15,14 @@ from gateway.core.read_pacer import (
     FREE_REFUSALS,
     MAX_MALFORMED,
     MAX_PAUSE,
-    NETWORK_BURST,
-    NETWORK_SHARE,
     PENALTY_BURST,
     PENALTY_SECONDS,
     PENALTY_SHARE,
+    READING_SHARE,
     REFUSAL_PAUSE,
+    REQUEST_SHARE,
     SEVERAL_SECONDS,
+    SHARE_BURST,
     ReadPacer,
 )
 
@@ -212,8 +213,8 @@ def test_what_takes_long_for_a_network_gets_a_share_of_the_loop_while_others_hav
     read_pacer.record_bytes(here, 1, None)
     assert read_pacer.charge_network(here, 10.0) == 0, "nobody else is there"
     read_pacer.record_bytes(there, 1, None)
-    assert read_pacer.charge_network(here, NETWORK_BURST) == 0
-    assert read_pacer.charge_network(here, 0.015) == pytest.approx(0.015 / NETWORK_SHARE)
+    assert read_pacer.charge_network(here, SHARE_BURST) == 0
+    assert read_pacer.charge_network(here, 0.015) == pytest.approx(0.015 / REQUEST_SHARE)
     assert read_pacer.charge_network(there, 0.015) == 0, "each network has a share of its own"
     assert read_pacer.charge_network("", 10.0) == 0
     assert read_pacer.charge_network(here, 10.0) == MAX_PAUSE
@@ -230,8 +231,8 @@ def test_long_reads_of_all_sessions_of_a_network_share_the_loop(paced: Paced) ->
     read_pacer, first, second, other = paced.read_pacer, paced.new(), paced.new(), paced.new("192.0.2.2")
     assert read_pacer.record_read(first, 1, 10.0) == 0, "nobody else is there"
     read_pacer.record_read(other, 1)
-    assert read_pacer.record_read(first, 1, NETWORK_BURST) == 0
-    assert read_pacer.record_read(second, 1, 0.015) == pytest.approx(0.015 / NETWORK_SHARE)
+    assert read_pacer.record_read(first, 1, SHARE_BURST) == 0
+    assert read_pacer.record_read(second, 1, 0.015) == pytest.approx(0.015 / READING_SHARE)
     assert read_pacer.record_read(second, 1) == 0, "a short read does not wait for them"
-    assert read_pacer.charge_network(first.network, NETWORK_BURST) == 0, "HTTP requests have a share of their own"
+    assert read_pacer.charge_network(first.network, SHARE_BURST) == 0, "HTTP requests have a share of their own"
     assert read_pacer.record_read(other, 1, 0.015) == 0, "each network has a share of its own"

@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from gateway.access.auth import ApiKey, KeyFile, digest
+from gateway.core.channels import CREATION_COST
 from gateway.core.notices import FEW
 from gateway.http.replay import GRACE_MS
 from gateway.http.websocket.reads import MAX_SLICES
@@ -222,7 +223,8 @@ def test_a_slow_reader_is_closed_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_a_page_of_history_costs_as_many_requests_as_with_rest(tmp_path: Path) -> None:
-    limits = {"TRELLIS_LIMITS__RATES": "on", "TRELLIS_LIMITS__ADDRESS": '{"rate": 0.001, "burst": 30}'}
+    burst = CREATION_COST + 20
+    limits = {"TRELLIS_LIMITS__RATES": "on", "TRELLIS_LIMITS__ADDRESS": f'{{"rate": 0.001, "burst": {burst}}}'}
     with Server(tmp_path, env=limits) as server, opened(server) as socket:
         page = Page(socket)
         assert page.ask("publish", channel="lobby", content=1)["type"] == "published"

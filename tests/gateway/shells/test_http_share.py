@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from gateway.core.buckets import TokenBuckets
-from gateway.core.read_pacer import NETWORK_BURST, ReadPacer
+from gateway.core.read_pacer import SHARE_BURST, ReadPacer
+from gateway.http.direct import Answer
+from gateway.shells.uvicorn_pacing import CONNECTION_SECONDS
 from tests.gateway.shells.fast_peers import HANDSHAKE, HttpPeer, http_connection
 
 pytestmark = pytest.mark.usefixtures("allowed")
@@ -31,7 +33,8 @@ async def one_of_two_networks(app: Any, sock: socket.socket, clock: Callable[[],
 
 async def paced_connection(app: Any, sock: socket.socket, read_pacer: ReadPacer) -> HttpPeer:
     http, _ = await http_connection(app, sock)
-    admission = SimpleNamespace(mark_busy=lambda _: None, mark_idle=lambda _: None, leave=lambda _: None)
+    limits = SimpleNamespace(keep_alive_seconds=5)
+    admission = SimpleNamespace(limits=limits, mark_busy=lambda _: None, mark_idle=lambda _: None, leave=lambda _: None)
     budget = SimpleNamespace(leave=lambda _: None)
     http.gateway = SimpleNamespace(bus=SimpleNamespace(read_pacer=read_pacer), admission=admission, budget=budget)
     http.network = NETWORK
@@ -50,6 +53,19 @@ def noting(started: list[str]) -> Any:
     return app
 
 
+def charges_of(read_pacer: ReadPacer, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the list to which what a network is charged from now on is appended."""
+    charged, charge = list[float](), read_pacer.charge_network
+
+    def noted(network: str, seconds: float) -> float:
+        if network:
+            charged.append(seconds)
+        return charge(network, seconds)
+
+    monkeypatch.setattr(read_pacer, "charge_network", noted)
+    return charged
+
+
 def test_a_request_waits_while_its_network_has_taken_too_much_of_the_loop(sock: socket.socket) -> None:
     async def check() -> None:
         now, started = 100.0, list[str]()
@@ -57,7 +73,7 @@ def test_a_request_waits_while_its_network_has_taken_too_much_of_the_loop(sock: 
         http.data_received(b"GET /1 HTTP/1.1\r\n\r\n")
         while not started:
             await asyncio.sleep(0)
-        read_pacer.charge_network(http.network, NETWORK_BURST * 1.02)
+        read_pacer.charge_network(http.network, SHARE_BURST * 1.02)
         http.data_received(b"GET /2 HTTP/1.1\r\n\r\n")
         for _ in range(5):
             await asyncio.sleep(0)
@@ -73,7 +89,7 @@ def test_so_does_a_new_connection_which_may_become_a_websocket(sock: socket.sock
     async def check() -> None:
         started = list[str]()
         http, read_pacer = await one_of_two_networks(noting(started), sock, perf_counter)
-        read_pacer.charge_network(http.network, NETWORK_BURST * 1.02)
+        read_pacer.charge_network(http.network, SHARE_BURST * 1.02)
         http.data_received(b"GET / HTTP/1.1\r\n\r\n")
         assert http.has_unparsed
         while not started:
@@ -95,11 +111,11 @@ def test_new_connections_that_waited_do_not_begin_all_at_once(
 
         def dear(self: HttpPeer, data: bytes) -> None:
             parsed.append(data[5:6])
-            read_pacer.charge_network(NETWORK, NETWORK_BURST)
+            read_pacer.charge_network(NETWORK, SHARE_BURST)
             parse(self, data)
 
         monkeypatch.setattr(HttpPeer, "parse", dear)
-        read_pacer.charge_network(NETWORK, NETWORK_BURST * 1.02)
+        read_pacer.charge_network(NETWORK, SHARE_BURST * 1.02)
         connections = [first, *[await paced_connection(noting([]), sock, read_pacer) for _ in range(3)]]
         for number, http in enumerate(connections):
             http.data_received(b"GET /%d HTTP/1.1\r\n\r\n" % number)
@@ -110,7 +126,7 @@ def test_new_connections_that_waited_do_not_begin_all_at_once(
         await asyncio.sleep(0.1)
         assert parsed == [b"0"]
         connections[1].connection_lost(None)
-        assert connections[1] not in connections[2]._first_requests._lines[NETWORK]
+        assert connections[1] not in connections[2]._lines._lines[NETWORK, False]
         now += 1.5
         read_pacer.record_bytes("192.0.2.2", 1, None)
         read_pacer.record_bytes(NETWORK, 1, None)
@@ -122,15 +138,59 @@ def test_new_connections_that_waited_do_not_begin_all_at_once(
     asyncio.run(check())
 
 
-def test_the_body_of_a_first_request_does_not_wait_in_line(sock: socket.socket) -> None:
-    """Else it would wait again for each piece; its answer has a turn."""
+def test_a_body_waits_as_well(sock: socket.socket) -> None:
+    """Else chunks of a byte each would have the loop to themselves once their request has begun."""
+
+    async def check() -> None:
+        now = 100.0
+        http, read_pacer = await one_of_two_networks(noting([]), sock, lambda: now)
+        http.data_received(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nx")
+        assert not http.has_unparsed
+        read_pacer.charge_network(NETWORK, SHARE_BURST * 1.02)
+        http.data_received(b"x")
+        assert http.has_unparsed
+        now += 1.0
+        while http.has_unparsed:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(check())
+
+
+def test_in_a_long_body_the_share_is_asked_for_in_each_turn(sock: socket.socket) -> None:
+    """A busy connection has turns, and what it sent is parsed in them without being read again."""
 
     async def check() -> None:
         http, read_pacer = await one_of_two_networks(noting([]), sock, lambda: 100.0)
-        http.data_received(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nx")
-        read_pacer.charge_network(NETWORK, 2 * NETWORK_BURST)
-        http.data_received(b"x")
-        assert not http.has_unparsed
+        http.data_received(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        http.data_received(b"1\r\nx\r\n" * 20_000)
+        parsed = http._parsed_size
+        http.take_turn()
+        assert http._parsed_size > parsed
+        read_pacer.charge_network(NETWORK, 2 * SHARE_BURST)
+        parsed = http._parsed_size
+        for _ in range(20):
+            http.take_turn()
+            await asyncio.sleep(0)
+        assert http._parsed_size == parsed
+
+    asyncio.run(check())
+
+
+def test_what_comes_after_the_last_response_is_paced(sock: socket.socket) -> None:
+    """It is discarded, but reading it takes time."""
+
+    async def check() -> None:
+        http, read_pacer = await one_of_two_networks(noting([]), sock, perf_counter)
+        read_pacer.set_rate(TokenBuckets(1e6, 1, perf_counter))
+        http._linger()
+        http.data_received(b"x" * 100_000)
+        assert not http.transport.is_reading()
+        async with asyncio.timeout(20):
+            while not http.transport.is_reading():
+                await asyncio.sleep(0.01)
+        http.data_received(b"x" * 100_000)
+        http.transport.close()
+        await asyncio.sleep(0.2)
 
     asyncio.run(check())
 
@@ -140,7 +200,7 @@ def test_who_gives_up_in_line_is_noticed(sock: socket.socket) -> None:
 
     async def check() -> None:
         http, read_pacer = await one_of_two_networks(noting([]), sock, lambda: 100.0)
-        read_pacer.charge_network(NETWORK, 2 * NETWORK_BURST)
+        read_pacer.charge_network(NETWORK, 2 * SHARE_BURST)
         http.data_received(b"GET / HTTP/1.1\r\n")
         assert http.has_unparsed
         assert http.transport.is_reading(), "the end of the connection is read"
@@ -163,19 +223,41 @@ def test_a_handshake_is_charged_to_its_network_with_what_the_application_does(
 
     async def check() -> None:
         http, read_pacer = await one_of_two_networks(app, sock, lambda: 100.0)
-        charged, charge = list[float](), read_pacer.charge_network
-
-        def noted(network: str, seconds: float) -> float:
-            if network:
-                charged.append(seconds)
-            return charge(network, seconds)
-
-        monkeypatch.setattr(read_pacer, "charge_network", noted)
+        charged = charges_of(read_pacer, monkeypatch)
         http.data_received(b"GET / HTTP/1.1\r\n" + HANDSHAKE + b"\r\n")
         parsing = sum(charged)
         assert parsing > 0
         for _ in range(3):
             await asyncio.sleep(0)
         assert sum(charged) > parsing
+
+    asyncio.run(check())
+
+
+def test_an_answer_that_is_written_later_is_charged(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        over = asyncio.Event()
+
+        async def wait(_scope: Any, _receive: Any, _send: Any) -> None:
+            await over.wait()
+
+        http, read_pacer = await one_of_two_networks(wait, sock, lambda: 100.0)
+        http.data_received(b"GET /1 HTTP/1.1\r\n\r\n")
+        charged = charges_of(read_pacer, monkeypatch)
+        http._write_answer(http.cycle, Answer(201, "application/json", b"{}"))
+        assert http.cycle.response_complete
+        assert sum(charged) > 0
+        over.set()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(check())
+
+
+def test_a_connection_is_charged(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        http, read_pacer = await one_of_two_networks(noting([]), sock, lambda: 100.0)
+        charged = charges_of(read_pacer, monkeypatch)
+        http._pace_opened()
+        assert sum(charged) == CONNECTION_SECONDS
 
     asyncio.run(check())

@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SecondsClock:
     """What the time is; the CPU time is the same."""
     clock = SecondsClock()
     for module in ("turns", "input_turns"):
-        for name in ("perf_counter", "thread_time"):
+        for name in ("perf_counter", "process_time"):
             monkeypatch.setattr(f"gateway.shells.{module}.{name}", clock)
     return clock
 

@@ -266,6 +266,7 @@ def test_what_is_charged_is_cpu_time_where_it_was_measured(clock: SteppedClock) 
     assert LoopUsage().add(0.008, clock.now, 0.004) == 0.004
     assert LoopUsage().add(0.008, clock.now, 0.0005) == 0.008 / WAITING, "it may have waited for the disk"
     assert Portion().used(clock.now - 0.008, 1, worked=0.004) == 0.004
+    assert LoopUsage().add(0.008, clock.now, 0.012) == 0.008, "other threads worked on another processor"
 
 
 def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: SteppedClock) -> None:

@@ -1,4 +1,4 @@
-"""New connections of one network wait in line while it has used up its share of the loop."""
+"""HTTP requests of one network wait in line while it has used up its share of the loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gateway.shells.first_requests import FirstRequests
+from gateway.shells.network_lines import NetworkLines
 
 
 class Owing:
@@ -15,13 +15,14 @@ class Owing:
     def __init__(self, name: str, wait: float = 0.0) -> None:
         self.name = name
         self.wait = wait
+        self.asked = 0
         self.begun: list[Waiting] = []
 
 
 class Waiting:
     """A connection of *network*, each of which uses up its share again."""
 
-    fails = False
+    fails = is_penalized = False
 
     def __init__(self, network: Owing, cost: float = 0.0) -> None:
         self.network = network.name
@@ -30,20 +31,21 @@ class Waiting:
 
     @property
     def network_wait(self) -> float:
+        self._of.asked += 1
         return self._of.wait
 
-    def take_first_turn(self) -> None:
+    def leave_line(self) -> None:
         self._of.begun.append(self)
         self._of.wait = self._cost
         if self.fails:
             raise RuntimeError("a bug")
 
 
-def play(scenario: Callable[[FirstRequests], Awaitable[None]]) -> FirstRequests:
-    async def play() -> FirstRequests:
+def play(scenario: Callable[[NetworkLines], Awaitable[None]]) -> NetworkLines:
+    async def play() -> NetworkLines:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, _context: None)
-        lines = FirstRequests(loop)
+        lines = NetworkLines(loop)
         await scenario(lines)
         async with asyncio.timeout(20):
             while lines._lines:
@@ -57,7 +59,7 @@ def test_who_waits_begins_in_order_one_after_another() -> None:
     owing = Owing("owing", 0.001)
     waiting = [Waiting(owing, cost=0.001) for _ in range(5)]
 
-    async def scenario(lines: FirstRequests) -> None:
+    async def scenario(lines: NetworkLines) -> None:
         assert all(lines.must_wait(each) for each in waiting[:4])
         owing.wait = 0.0
         assert lines.must_wait(waiting[4]), "others came before"
@@ -76,7 +78,7 @@ def test_even_without_debts_one_begins_in_each_iteration_of_the_loop() -> None:
     owing = Owing("owing")
     waiting = [Waiting(owing) for _ in range(4)]
 
-    async def scenario(lines: FirstRequests) -> None:
+    async def scenario(lines: NetworkLines) -> None:
         assert [lines.must_wait(each) for each in waiting] == [False, True, True, True]
         for count in range(3):
             assert owing.begun == waiting[1 : count + 1]
@@ -87,7 +89,7 @@ def test_even_without_debts_one_begins_in_each_iteration_of_the_loop() -> None:
 
 
 def test_a_network_that_owes_nothing_does_not_wait_whatever_others_do() -> None:
-    async def scenario(lines: FirstRequests) -> None:
+    async def scenario(lines: NetworkLines) -> None:
         owing = Owing("owing", 0.001)
         assert lines.must_wait(Waiting(owing))
         assert not lines.must_wait(Waiting(Owing("fair")))
@@ -101,7 +103,7 @@ def test_a_connection_that_ended_is_forgotten_and_an_error_stops_nobody() -> Non
     gone, broken, last = (Waiting(owing) for _ in range(3))
     broken.fails = True
 
-    async def scenario(lines: FirstRequests) -> None:
+    async def scenario(lines: NetworkLines) -> None:
         anybody: list[Any] = [gone, broken, last]
         assert all(lines.must_wait(each) for each in anybody)
         lines.leave(gone)
@@ -110,3 +112,39 @@ def test_a_connection_that_ended_is_forgotten_and_an_error_stops_nobody() -> Non
 
     play(scenario)
     assert owing.begun == [broken, last]
+
+
+def test_whoever_waits_in_line_costs_nothing() -> None:
+    """Hundreds that each looked again when the debt is paid would cost more than the answers."""
+    owing = Owing("owing", 0.001)
+
+    async def scenario(lines: NetworkLines) -> None:
+        for _ in range(100):
+            lines.join(Waiting(owing))
+        owing.asked = 0
+        for _ in range(3):
+            lines._admit(("owing", False))
+        assert owing.asked == 3
+        owing.wait = 0.0
+
+    play(scenario)
+    assert len(owing.begun) == 100
+
+
+def test_who_misbehaved_has_a_line_of_its_own() -> None:
+    penalty, debt = Owing("owing", 0.02), Owing("owing", 0.001)
+
+    async def scenario(lines: NetworkLines) -> None:
+        bad, good = Waiting(penalty), Waiting(debt)
+        bad.is_penalized = True
+        assert lines.must_wait(bad)
+        assert not lines.must_wait(Waiting(Owing("owing")))
+        assert lines.must_wait(good)
+        debt.wait = 0.0
+        while not debt.begun:
+            await asyncio.sleep(0)
+        assert not penalty.begun
+        lines.leave(bad)
+
+    play(scenario)
+    assert not penalty.begun
