@@ -40,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.getoption("quick"):
         config.pluginmanager.register(_Quick())
+        # What a test has open when it is skipped in its middle is found later, and fails another one.
+        config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnraisableExceptionWarning")
         settings.register_profile("quick", deadline=None, max_examples=EXAMPLES)
         settings.load_profile("quick")
 
