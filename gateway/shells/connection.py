@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import MutableSet
 from functools import partial
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any, ClassVar
 
 from gateway.core.outbox import Close
@@ -20,7 +20,7 @@ from gateway.core.session import Session
 
 from .flusher import flusher_of
 from .serve import LINGER_SECONDS, STALLED_SECONDS, enable_keepalive
-from .turns import CHEAP_SECONDS, FIRST_PORTION, MIN_PORTION, Portion, turns_of
+from .turns import CHEAP_SECONDS, FIRST_PORTION, MIN_PORTION, Portion, cpu_since, cpu_time, turns_of
 
 logger = logging.getLogger(__name__)
 
@@ -277,9 +277,9 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, data: bytes) -> None:
         """Hand *data* to the session, and measure what that costs."""
-        began = 0.0
+        began = None
         if (portion := self._portion) is not None:  # a call to the kernel takes a microsecond
-            began = process_time() if len(data) > MIN_PORTION else portion.begin()
+            began = cpu_time() if len(data) > MIN_PORTION else portion.begin()
         begin = perf_counter()
         self.feed(data)
         session, seconds = self._session, 0.0
@@ -289,8 +289,7 @@ class Connection(asyncio.Protocol):
             or (session and session.penalty is not None)
         ):
             self._portion = self._portion or Portion()
-            worked = process_time() - began if began else 0.0
-            used = self._portion.used(begin, len(data), self._turns.budget_seconds, worked)
+            used = self._portion.used(begin, len(data), self._turns.budget_seconds, cpu_since(began))
             self._turns.spend(perf_counter() - begin)
             seconds = used if self._turns.shared else 0.0  # it costs others nothing while they have no input
         if session is None:

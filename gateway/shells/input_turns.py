@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from time import perf_counter, process_time
+from time import perf_counter
 
 import sniffio
 from anyio.lowlevel import checkpoint
 
-from .turns import LoopUsage, turns_of
+from .turns import LoopUsage, cpu_since, cpu_time, turns_of
 
 SLICE = 0.001  # seconds of input after which others may have their turn, where turns are not shared
 PORTION = 512  # bytes of a stream that are handled at once: its shortest lines take some ms
@@ -93,10 +93,10 @@ class SharedInputTurns(InputTurns):
         return await self._taken
 
     def _measured(self, step: Step) -> bool:
-        began, begin = process_time(), perf_counter()
+        began, begin = cpu_time(), perf_counter()
         more = self._work(step, self._turns.budget_seconds)
         now = perf_counter()
-        used = self._usage.add(now - begin, now, process_time() - began)
+        used = self._usage.add(now - begin, now, cpu_since(began))
         self._turns.spend(now - begin)
         self._seconds += used if self._turns.shared else 0.0
         return more

@@ -9,14 +9,16 @@ from typing import Any, Protocol, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .turns import CpuTime
+
 
 class StepObserver(Protocol):
     """Receives the measurements: the connection that the request came on."""
 
-    def begin_step(self) -> float:
+    def begin_step(self) -> CpuTime | None:
         """A step begins; return what `worked` needs."""
 
-    def worked(self, seconds: float, began: float) -> None:
+    def worked(self, seconds: float, began: CpuTime | None) -> None:
         """Record that the step took *seconds*; *began* is what `begin_step` returned."""
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from heapq import heappop, heappush
 from itertools import count
-from time import perf_counter, process_time
-from typing import Protocol
+from time import perf_counter, process_time, thread_time
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from gateway.core.watchdog import Progress
@@ -149,12 +149,30 @@ def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
     return _turns.get(loop) or _turns.setdefault(loop, Turns(loop))
 
 
+class CpuTime(NamedTuple):
+    """The CPU time that something took, in seconds: of the loop's thread alone, and of the whole process."""
+
+    thread: float
+    process: float
+
+
+def cpu_time() -> CpuTime:
+    """Return the CPU time so far, which takes two calls to the kernel; call it on the loop's thread."""
+    return CpuTime(thread_time(), process_time())
+
+
+def cpu_since(began: CpuTime | None) -> CpuTime | None:
+    """Return the CPU time since *began*; None if that was not measured."""
+    return None if began is None else CpuTime(thread_time() - began.thread, process_time() - began.process)
+
+
 class LoopUsage:
     """How much of the loop a connection has used lately.
 
     The clock tells that at no cost, but runs on while other programs have the processor. A long time by the clock
-    therefore counts only in part, and the CPU time is measured for a while, which costs two calls to the kernel. It is
-    that of the whole process: other threads work on what was asked for as well, and the loop waits for them.
+    therefore counts only in part, and the CPU time is measured for a while, which costs four calls to the kernel.
+    That of the loop's thread says whether a connection is busy. That of the whole process is charged to its network:
+    other threads work on what was asked for as well, and the loop waits for them.
     """
 
     __slots__ = ("_level", "_then", "_watched_until")
@@ -168,9 +186,9 @@ class LoopUsage:
         """Measure the CPU time for a while, as after something that took long."""
         self._watched_until = perf_counter() + WATCH_SECONDS
 
-    def begin(self) -> float:
-        """Return the CPU time of this process if that is to be measured now, else 0; see `add`."""
-        return process_time() if self._watched_until and perf_counter() < self._watched_until else 0.0
+    def begin(self) -> CpuTime | None:
+        """Return the CPU time so far if that is to be measured now, else None; see `cpu_since`."""
+        return cpu_time() if self._watched_until and perf_counter() < self._watched_until else None
 
     @property
     def busy(self) -> bool:
@@ -182,24 +200,23 @@ class LoopUsage:
         """Return the rank of the connection among those that wait; the one that used least lately is lowest."""
         return max(self._level + self._then * SHARE, perf_counter() * SHARE)
 
-    def add(self, seconds: float, now: float, worked: float = 0.0) -> float:
+    def add(self, seconds: float, now: float, worked: CpuTime | None = None) -> float:
         """Record what took *seconds* up to *now* (`perf_counter`).
 
-        *worked* is the CPU time that the process used meanwhile, 0 if that was not measured. Return the seconds that
-        count, for other programs may have had the processor: the CPU time where it was measured, no more than
-        `BELIEVED` where it was not.
+        *worked* is the CPU time used meanwhile, None if that was not measured. Return the seconds to charge, for other
+        programs may have had the processor: the CPU time of the process where it was measured, no more than `BELIEVED`
+        where it was not.
         """
-        used = seconds
-        if worked:
-            used = max(min(worked, seconds), seconds / WAITING)
-        elif seconds > BELIEVED:
-            used = BELIEVED
+        charged = used = min(seconds, BELIEVED)
+        if worked is not None:
+            used = max(worked.thread, seconds / WAITING)
+            charged = max(used, min(worked.process, seconds))
         if used >= BELIEVED:
             self._watched_until = now + WATCH_SECONDS
         level = max(0.0, self._level - (now - seconds - self._then) * SHARE) + used
         self._level = min(MOST_USED, level)
         self._then = now
-        return used
+        return charged
 
 
 class Portion(LoopUsage):
@@ -211,16 +228,16 @@ class Portion(LoopUsage):
         super().__init__()
         self.size = FIRST_PORTION  # bytes
 
-    def used(self, begin: float, size: int, budget: float = TURN, worked: float = 0.0) -> float:
+    def used(self, begin: float, size: int, budget: float = TURN, worked: CpuTime | None = None) -> float:
         """Record that *size* bytes were handled since *begin* (`perf_counter`), out of a budget of *budget* seconds.
 
-        *worked* is the CPU time of the process meanwhile, 0 if that was not measured. Other programs may have had the
+        *worked* is the CPU time used meanwhile, None if that was not measured. Other programs may have had the
         rest of the time, so waiting counts an eighth. Return the seconds that count, as `add`.
         """
         now = perf_counter()
         seconds = now - begin
         charged = self.add(seconds, now, worked)
-        cost = max(min(worked, seconds), seconds / WAITING)
+        cost = max(worked.thread if worked is not None else 0.0, seconds / WAITING)
         if cost > budget:
             self.size = max(MIN_PORTION, int(min(self.size, size) * budget / cost))
         elif size >= self.size and cost < budget / 4:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 from weakref import WeakMethod, ref
 
@@ -28,7 +28,7 @@ from gateway.http.problems import Problem
 from .connection import half_close
 from .serve import LINGER_SECONDS
 from .steps import ObservedApp
-from .turns import LoopUsage, turns_of
+from .turns import CpuTime, LoopUsage, cpu_since, turns_of
 from .uvicorn_events import run_stream
 from .uvicorn_pacing import PacedHttp
 from .uvicorn_websocket import DetachedTransport
@@ -61,9 +61,7 @@ class FastHttp(PacedHttp):
 
     The admission of *gateway* counts the connections that are not handed over, and its budget the bytes that they hold.
     Requests are parsed a few at a time: what a client sends before it was answered is kept unparsed, and no more is
-    read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`). On a connection whose
-    requests are refused, it also waits until the time that they took is paid off (`gateway.core.read_pacer`); so does
-    one of a network whose requests take too much of the loop.
+    read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`), and as `PacedHttp` says.
     """
 
     _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`
@@ -222,29 +220,32 @@ class FastHttp(PacedHttp):
         else:
             self._turns.add(self, self._load.priority)
 
-    def leave_line(self) -> None:
-        """Answer the request that has waited in line, or parse what has."""
+    def admit(self) -> None:
+        """Let the request that has waited in line have a turn, or parse the head that has."""
         if self._waiting is None:
-            super().leave_line()
+            super().admit()
         elif not self._ending:
-            self._turns.spend(self._turns.budget_seconds)
-            self._do(self._start)
+            self._turns.add(self, self._load.priority)
 
     def take_turn(self) -> None:
         """Answer the waiting request, or else parse more, which uses up this turn of the loop."""
         if self._ending:
             return
+        wait = self._charge(0.0)
         if self._waiting is None:
             if self._unparsed and not self._paused:
                 self._turns.spend(self._turns.budget_seconds)
-                self._wait_in_line()
-                self._resume_parsing()  # unless it waits
-            return
-        if self._charge(0.0):  # others of the network have had turns meanwhile
-            self._await_turn()
-            return
-        self._turns.spend(self._turns.budget_seconds)
-        self._do(self._start)
+                if wait:
+                    self._pause_for(wait)
+                else:
+                    self._resume_parsing()
+        elif wait:  # others of the network have had turns meanwhile
+            self._lines.join(self, first=True)
+        else:
+            self._turns.spend(self._turns.budget_seconds)
+            self._do(self._start)
+            if self._unparsed:  # the turn may have been for that
+                self._continue_parsing()
 
     def _do(self, work: Callable[[], None]) -> None:
         """Do *work*, and start to answer what waits then and needs no turn; charge what that takes together."""
@@ -252,10 +253,12 @@ class FastHttp(PacedHttp):
             work()
             return
         began, begin, self._working = self.begin_step(), perf_counter(), True
-        work()
-        while self._waiting is not None and not self._queued:
-            self._start()
-        self._working = False
+        try:
+            work()
+            while self._waiting is not None and not self._queued:
+                self._start()
+        finally:
+            self._working = False
         self.worked(perf_counter() - begin, began)
 
     def _start(self) -> None:
@@ -269,9 +272,9 @@ class FastHttp(PacedHttp):
         """Write a direct answer, most of which are written after the step that took the request."""
         self._do(partial(super()._write_answer, cycle, answer))
 
-    def worked(self, seconds: float, began: float) -> None:
+    def worked(self, seconds: float, began: CpuTime | None) -> None:
         """A step of parsing or answering requests took *seconds*."""
-        used = self._load.add(seconds, perf_counter(), process_time() - began if began else 0.0)
+        used = self._load.add(seconds, perf_counter(), cpu_since(began))
         if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
             self._charge(used if self._turns.shared else 0.0)
         else:

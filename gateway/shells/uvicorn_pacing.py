@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from .network_lines import network_lines_of
+from .network_lines import Line, network_lines_of
 from .uvicorn_direct import DirectHttp
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429, 431})  # of responses to malformed requests, or over a limit
 MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
+MAX_DISCARD_PAUSE = 0.25  # seconds between two reads of it: the connection is aborted soon
 CONNECTION_SECONDS = 0.0003  # of the loop, that accepting and closing a connection takes
 
 _numbers = count(-1, -1)  # of connections; negative, unlike those of sessions
@@ -24,7 +25,7 @@ class PacedHttp(DirectHttp):
     network = ""  # of the client, while the connection is counted
     penalty: Penalty | None = None
     _paused = False  # nothing is parsed for a while
-    _in_line = False  # it is paused until its first turn
+    _in_line = False  # it is paused because the head of its first request waits in line
     _answered = False  # a request was; before that a connection has no share of its own
     _discarded = 0  # bytes that came after the last response
 
@@ -39,17 +40,18 @@ class PacedHttp(DirectHttp):
             read_pacer.record_refused(self)
 
     @property
-    def is_penalized(self) -> bool:
-        """Whether the connection waits for its own misbehaviour."""
-        return self.penalty is not None
+    def line(self) -> Line:
+        """Return which line the next request waits in; new connections and kept ones begin alternately."""
+        read_pacer = self._read_pacer
+        return Line(self.network, self.cycle is None, read_pacer is not None and read_pacer.is_penalized(self))
 
     @property
-    def network_wait(self) -> float:
-        """Return the seconds until the network may have more of the loop."""
+    def line_wait(self) -> float:
+        """Return the seconds until the network may have more of the loop, and a penalised connection its share."""
         return self._charge(0.0)
 
-    def leave_line(self) -> None:
-        """Parse what has waited in line."""
+    def admit(self) -> None:
+        """Parse the head that has waited in line."""
         self._paused = self._in_line = False
         self._resume()
 
@@ -67,20 +69,26 @@ class PacedHttp(DirectHttp):
             self.transport.abort()
         elif (pacer := self._read_pacer) is not None and (wait := pacer.record_bytes(self.network, size, None)):
             self.flow.pause_reading()
-            self.loop.call_later(wait, self._discard_more)
+            self.loop.call_later(min(wait, MAX_DISCARD_PAUSE), self._discard_more)
 
     def _discard_more(self) -> None:
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
     def _pace(self, size: int) -> None:
-        """Record that *size* bytes were read, and pause if they were too many or the first request has to wait."""
+        """Record that *size* bytes were read; pause if they were too many, or while the network owes.
+
+        The first head waits in line. What continues a head or a body waits only for the debt, as its request has begun;
+        a request whose head comes at once is parsed, and waits in line for its answer.
+        """
         if (read_pacer := self._read_pacer) is None:
             return
         wait = read_pacer.record_bytes(self.network, size, self._number if self._answered else None)
         if self._paused:
             return
-        if not self._answered and self.penalty is not None:
+        if self.cycle is not None and (self.cycle.more_body or (self._in_head and self._head_size)):
+            wait = max(wait, self._charge(0.0))
+        elif not self._answered and self.penalty is not None:
             wait = max(wait, read_pacer.charge_loop_time(self, 0.0))
         if wait:
             self._pause_for(wait)
@@ -97,15 +105,9 @@ class PacedHttp(DirectHttp):
             self._resume()
 
     def _wait_in_line(self) -> None:
-        """Let the head of a first request, and bodies, wait as long as the network has to; an answer does by itself."""
-        if self._read_pacer is None or not self._read_pacer.is_shared:
-            self._paused = False
-        elif self.cycle is None:
-            self._paused = self._in_line = self._lines.must_wait(self)
-        else:
-            self._paused = self.cycle.more_body and self._charge(0.0) > 0
-            if self._paused:
-                self._lines.join(self)
+        """Let the head of a first request wait as long as its network has to; an answer waits for its turn."""
+        is_shared = self._read_pacer is not None and self._read_pacer.is_shared
+        self._paused = self._in_line = is_shared and self.cycle is None and self._lines.must_wait(self)
 
     def _resume(self) -> None:
         """Parse what was postponed, and read more."""

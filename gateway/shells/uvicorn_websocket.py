@@ -63,11 +63,10 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         """Run the application, which is over as soon as it hands the WebSocket over."""
         await TimedSteps(super().run_asgi(), self)
 
-    def begin_step(self) -> float:
+    def begin_step(self) -> None:
         """A step of the application begins; only the clock is read."""
-        return 0.0
 
-    def worked(self, seconds: float, began: float) -> None:  # noqa: ARG002  # see `begin_step`
+    def worked(self, seconds: float, began: object) -> None:  # noqa: ARG002  # see `begin_step`
         """Charge what the step took."""
         self._charge(seconds)
 

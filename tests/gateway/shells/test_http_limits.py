@@ -19,6 +19,7 @@ from gateway.core.read_pacer import PENALTY_BURST, ReadPacer
 from gateway.core.session import Session
 from gateway.listeners.proxies import TrustedProxies
 from gateway.shells import fast, uvicorn_http
+from gateway.shells.turns import CpuTime
 from tests.gateway.shells.fast_peers import (
     BRIEF,
     Echo,
@@ -224,7 +225,8 @@ def test_requests_on_busy_connections_have_a_turn_each_and_others_do_not_wait(
     async def check() -> None:
         many = [await http_connection(app, sock) for _ in range(10)]
         for number, (http, _) in enumerate(many):
-            http._load.add(0.01 * (number > 0), 100.0, 0.01 * (number > 0))
+            seconds = 0.01 * (number > 0)
+            http._load.add(seconds, 100.0, CpuTime(seconds, seconds))
         for number, (http, _) in reversed(list(enumerate(many))):
             http.data_received(b"GET /%d HTTP/1.1\r\n\r\n" % number)
         await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from time import perf_counter
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 from gateway.core.buckets import TokenBuckets
 from gateway.core.read_pacer import SHARE_BURST, ReadPacer
 from gateway.http.direct import Answer
+from gateway.shells.turns import LoopUsage
 from gateway.shells.uvicorn_pacing import CONNECTION_SECONDS
 from tests.gateway.shells.fast_peers import HANDSHAKE, HttpPeer, http_connection
 
@@ -126,7 +128,7 @@ def test_new_connections_that_waited_do_not_begin_all_at_once(
         await asyncio.sleep(0.1)
         assert parsed == [b"0"]
         connections[1].connection_lost(None)
-        assert connections[1] not in connections[2]._lines._lines[NETWORK, False]
+        assert connections[1] not in connections[2]._lines._places
         now += 1.5
         read_pacer.record_bytes("192.0.2.2", 1, None)
         read_pacer.record_bytes(NETWORK, 1, None)
@@ -172,6 +174,106 @@ def test_in_a_long_body_the_share_is_asked_for_in_each_turn(sock: socket.socket)
             http.take_turn()
             await asyncio.sleep(0)
         assert http._parsed_size == parsed
+
+    asyncio.run(check())
+
+
+def test_a_request_whose_body_comes_apart_is_answered(sock: socket.socket) -> None:
+    """It waits in line for its answer, and its body for the debt: neither may keep the other from going on."""
+
+    async def check() -> None:
+        now, bodies = 100.0, list[bytes]()
+
+        async def app(_scope: Any, receive: Any, send: Any) -> None:
+            body = b""
+            while True:
+                message = await receive()
+                body += message.get("body", b"")
+                if not message.get("more_body"):
+                    break
+            bodies.append(body)
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+
+        http, read_pacer = await one_of_two_networks(app, sock, lambda: now)
+        http.data_received(b"GET / HTTP/1.1\r\n\r\n")
+        while not bodies:
+            await asyncio.sleep(0.001)
+        for body in (b"x", b"x\r\n1\r\n" * 20_000 + b"x"):
+            read_pacer.charge_network(NETWORK, SHARE_BURST * 1.05)
+            http.data_received(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+            http.data_received(b"1\r\n" + body + b"\r\n0\r\n\r\n")
+            await asyncio.sleep(0.01)
+            before = len(bodies)
+            async with asyncio.timeout(20):
+                while len(bodies) == before:
+                    now += 0.01
+                    read_pacer.record_bytes("192.0.2.2", 1, None)
+                    read_pacer.record_bytes(NETWORK, 1, None)
+                    await asyncio.sleep(0.001)
+            assert bodies[-1] == body.replace(b"\r\n1\r\n", b"")
+        assert not http._lines._places
+
+    asyncio.run(check())
+
+
+def test_what_is_admitted_at_once_has_turns(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many networks there are, of what waited one request at a time begins in an iteration of the loop."""
+
+    async def check() -> None:
+        now, started, networks = 100.0, list[str](), 20
+        read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: now), lambda: now)
+        connections = [await paced_connection(noting(started), sock, read_pacer) for _ in range(networks)]
+        for number, http in enumerate(connections):
+            http.network = f"192.0.2.{number}"
+            read_pacer.record_bytes(http.network, 1, None)
+            http.data_received(b"GET / HTTP/1.1\r\n\r\n")
+        while len(started) < networks:
+            await asyncio.sleep(0.001)
+        monkeypatch.setattr(LoopUsage, "busy", True)
+        started.clear()
+        for http in connections:
+            read_pacer.record_bytes(http.network, 1, None)
+            read_pacer.charge_network(http.network, SHARE_BURST * 1.1)
+            http.data_received(b"GET / HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0)
+        assert not started
+        now += 0.5
+        most = 0
+        async with asyncio.timeout(20):
+            while len(started) < networks:
+                before = len(started)
+                await asyncio.sleep(0)
+                most = max(most, len(started) - before)
+        assert most == 1
+
+    asyncio.run(check())
+
+
+def test_a_head_in_pieces_waits_with_each(sock: socket.socket) -> None:
+    async def check() -> None:
+        http, read_pacer = await one_of_two_networks(noting([]), sock, lambda: 100.0)
+        http.data_received(b"GET /1 HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0.01)
+        http.data_received(b"GET /2 HTTP/1.1\r\n")
+        http.data_received(b"a: b\r\n")
+        read_pacer.charge_network(NETWORK, 2 * SHARE_BURST)
+        assert not http.has_unparsed
+        http.data_received(b"x")
+        assert http.has_unparsed
+
+    asyncio.run(check())
+
+
+def test_a_bug_in_a_step_does_not_end_all_answers(sock: socket.socket) -> None:
+    async def check() -> None:
+        started = list[str]()
+        http, _ = await one_of_two_networks(noting(started), sock, lambda: 100.0)
+        with pytest.raises(ZeroDivisionError):
+            http._do(partial(divmod, 1, 0))
+        http.data_received(b"GET /1 HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0.01)
+        assert started == ["/1"]
 
     asyncio.run(check())
 

@@ -34,8 +34,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SecondsClock:
     """What the time is; the CPU time is the same."""
     clock = SecondsClock()
     for module in ("turns", "input_turns"):
-        for name in ("perf_counter", "process_time"):
-            monkeypatch.setattr(f"gateway.shells.{module}.{name}", clock)
+        monkeypatch.setattr(f"gateway.shells.{module}.perf_counter", clock)
+    for name in ("process_time", "thread_time"):
+        monkeypatch.setattr(f"gateway.shells.turns.{name}", clock)
     return clock
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gateway.shells.network_lines import NetworkLines
+from gateway.shells.network_lines import Line, NetworkLines
 
 
 class Owing:
@@ -22,7 +22,8 @@ class Owing:
 class Waiting:
     """A connection of *network*, each of which uses up its share again."""
 
-    fails = is_penalized = False
+    fails = False
+    is_penalized = False
 
     def __init__(self, network: Owing, cost: float = 0.0) -> None:
         self.network = network.name
@@ -30,11 +31,15 @@ class Waiting:
         self._cost = cost
 
     @property
-    def network_wait(self) -> float:
+    def line(self) -> Line:
+        return Line(self.network, is_new=True, is_penalized=self.is_penalized)
+
+    @property
+    def line_wait(self) -> float:
         self._of.asked += 1
         return self._of.wait
 
-    def leave_line(self) -> None:
+    def admit(self) -> None:
         self._of.begun.append(self)
         self._of.wait = self._cost
         if self.fails:
@@ -123,7 +128,7 @@ def test_whoever_waits_in_line_costs_nothing() -> None:
             lines.join(Waiting(owing))
         owing.asked = 0
         for _ in range(3):
-            lines._admit(("owing", False))
+            lines._admit(Waiting(owing).line)
         assert owing.asked == 3
         owing.wait = 0.0
 
@@ -148,3 +153,36 @@ def test_who_misbehaved_has_a_line_of_its_own() -> None:
 
     play(scenario)
     assert not penalty.begun
+
+
+def test_who_misbehaves_in_line_holds_up_nobody() -> None:
+    debt = Owing("owing", 0.001)
+    bad, good = Waiting(Owing("owing", 60.0)), Waiting(debt)
+
+    async def scenario(lines: NetworkLines) -> None:
+        lines.join(bad)
+        lines.join(good)
+        bad.is_penalized = True
+        lines._admit(good.line)
+        assert lines._places[bad].is_penalized
+        debt.wait = 0.0
+        lines._admit(good.line)
+        assert debt.begun == [good]
+        lines.leave(bad)
+        lines._admit(bad.line)
+
+    play(scenario)
+
+
+def test_who_has_begun_goes_on_before_others() -> None:
+    owing = Owing("owing", 0.001)
+    waiting = [Waiting(owing) for _ in range(3)]
+
+    async def scenario(lines: NetworkLines) -> None:
+        lines.join(waiting[0])
+        lines.join(waiting[1])
+        lines.join(waiting[2], first=True)
+        owing.wait = 0.0
+
+    play(scenario)
+    assert owing.begun == [waiting[2], waiting[0], waiting[1]]

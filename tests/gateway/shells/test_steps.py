@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.shells.steps import ObservedApp, TimedSteps
+from gateway.shells.turns import CpuTime
+
+BEGUN = CpuTime(7.0, 8.0)
 
 
 class StepRecorder:
@@ -15,12 +18,12 @@ class StepRecorder:
         self.steps = 0
         self.statuses: list[int] = []
 
-    def begin_step(self) -> float:
-        return 7.0
+    def begin_step(self) -> CpuTime:
+        return BEGUN
 
-    def worked(self, seconds: float, began: float) -> None:
+    def worked(self, seconds: float, began: CpuTime | None) -> None:
         assert seconds >= 0
-        assert began == 7.0
+        assert began is BEGUN
         self.steps += 1
 
     def answered(self, status: int) -> None:

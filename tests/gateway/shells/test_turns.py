@@ -23,6 +23,7 @@ from gateway.shells.turns import (
     TURN,
     WAITING,
     WATCH_SECONDS,
+    CpuTime,
     LoopUsage,
     Portion,
     Turns,
@@ -85,10 +86,10 @@ def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
 
 def test_who_has_used_least_lately_goes_first(clock: SteppedClock) -> None:
     loads = [LoopUsage() for _ in range(3)]
-    loads[0].add(0.03, clock.now, 0.03)
-    loads[1].add(0.01, clock.now, 0.01)
+    loads[0].add(0.03, clock.now, both(0.03))
+    loads[1].add(0.01, clock.now, both(0.01))
     clock.now += 0.1
-    loads[2].add(0.02, clock.now, 0.02)  # the others' has worn off a little
+    loads[2].add(0.02, clock.now, both(0.02))  # the others' has worn off a little
     assert sorted(range(3), key=lambda n: loads[n].priority) == [1, 2, 0]
 
     async def check() -> None:
@@ -200,9 +201,9 @@ def test_a_failure_does_not_end_the_turns_of_others() -> None:
 def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock: SteppedClock) -> None:
     portion = Portion()
     assert portion.size == FIRST_PORTION
-    portion.used(clock.now - 2 * TURN, portion.size, worked=2 * TURN)
+    portion.used(clock.now - 2 * TURN, portion.size, worked=both(2 * TURN))
     assert FIRST_PORTION / 3 < portion.size < FIRST_PORTION / 1.9
-    portion.used(clock.now - 1000 * TURN, portion.size, worked=1000 * TURN)
+    portion.used(clock.now - 1000 * TURN, portion.size, worked=both(1000 * TURN))
     assert portion.size == MIN_PORTION
     assert portion.busy
     for _ in range(20):
@@ -214,11 +215,11 @@ def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock
 
 def test_a_portion_does_not_shrink_because_other_programs_had_the_processor(clock: SteppedClock) -> None:
     portion = Portion()
-    portion.used(clock.now - 4 * TURN, portion.size, worked=TURN / 2)
+    portion.used(clock.now - 4 * TURN, portion.size, worked=both(TURN / 2))
     assert portion.size == FIRST_PORTION
-    portion.used(clock.now - 4 * TURN, portion.size, worked=TURN / 8)
+    portion.used(clock.now - 4 * TURN, portion.size, worked=both(TURN / 8))
     assert portion.size == FIRST_PORTION
-    portion.used(clock.now - 80 * TURN, portion.size, worked=TURN / 8)
+    portion.used(clock.now - 80 * TURN, portion.size, worked=both(TURN / 8))
     assert portion.size < FIRST_PORTION / 9, "it waited too long, perhaps for the disk"
 
 
@@ -240,38 +241,49 @@ def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Stepped
 def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock: SteppedClock) -> None:
     """Twenty requests a second of 0.5 ms, each of which takes 8 ms by the clock; and twenty that do take 8 ms."""
     honest, busy = LoopUsage(), LoopUsage()
-    assert honest.begin() == 0.0, "the call to the kernel is spared"
+    assert honest.begin() is None, "the call to the kernel is spared"
     busy.watch()
-    assert busy.begin() > 0
+    assert busy.begin() is not None
     for number in range(40):
         clock.now += 0.05
         for load, work in ((honest, 0.0005), (busy, 0.008)):
-            load.add(0.008, clock.now, work if number else 0.0)
-            assert load.begin() > 0, "its CPU time is measured from now on"
+            load.add(0.008, clock.now, both(work) if number else None)
+            assert load.begin() is not None, "its CPU time is measured from now on"
         assert not honest.busy
     assert busy.busy
     clock.now += WATCH_SECONDS
-    assert honest.begin() == 0.0
+    assert honest.begin() is None
 
 
 def test_what_takes_long_by_the_clock_once_is_not_believed(clock: SteppedClock) -> None:
     load = LoopUsage()
     assert load.add(0.1, clock.now) == BELIEVED
     assert not load.busy
-    assert load.add(0.1, clock.now, 0.1) == 0.1
+    assert load.add(0.1, clock.now, both(0.1)) == 0.1
     assert load.busy
 
 
+def both(seconds: float) -> CpuTime:
+    return CpuTime(seconds, seconds)
+
+
 def test_what_is_charged_is_cpu_time_where_it_was_measured(clock: SteppedClock) -> None:
-    assert LoopUsage().add(0.008, clock.now, 0.004) == 0.004
-    assert LoopUsage().add(0.008, clock.now, 0.0005) == 0.008 / WAITING, "it may have waited for the disk"
-    assert Portion().used(clock.now - 0.008, 1, worked=0.004) == 0.004
-    assert LoopUsage().add(0.008, clock.now, 0.012) == 0.008, "other threads worked on another processor"
+    assert LoopUsage().add(0.008, clock.now, both(0.004)) == 0.004
+    assert LoopUsage().add(0.008, clock.now, both(0.0005)) == 0.008 / WAITING, "it may have waited for the disk"
+    assert Portion().used(clock.now - 0.008, 1, worked=both(0.004)) == 0.004
+
+
+def test_what_other_threads_work_meanwhile_is_charged_but_makes_nobody_busy(clock: SteppedClock) -> None:
+    """They may work for somebody else; it is the network that pays, never more than the time by the clock."""
+    load = LoopUsage()
+    assert load.add(0.008, clock.now, CpuTime(thread=0.001, process=0.007)) == 0.007
+    assert load.add(0.008, clock.now, CpuTime(thread=0.001, process=0.012)) == 0.008
+    assert not load.busy
 
 
 def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: SteppedClock) -> None:
     load = LoopUsage()
-    load.add(1000.0, clock.now, 1000.0)
+    load.add(1000.0, clock.now, both(1000.0))
     assert load.busy
     clock.now += MOST_USED / SHARE
     assert not load.busy
