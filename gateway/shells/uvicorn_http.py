@@ -61,7 +61,7 @@ class FastHttp(PacedHttp):
 
     The admission of *gateway* counts the connections that are not handed over, and its budget the bytes that they hold.
     Requests are parsed a few at a time: what a client sends before it was answered is kept unparsed, and no more is
-    read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`), and as `PacedHttp` says.
+    read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`).
     """
 
     _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`
