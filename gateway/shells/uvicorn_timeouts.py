@@ -22,6 +22,7 @@ class TimedHttp(HttpToolsProtocol):
     _heads = 0  # that have begun
     _head_size = 0  # bytes of the head so far
     _head_timer: asyncio.TimerHandle | None = None  # for the rest of the head
+    _head_left = 0.0  # seconds for the rest of the head, while the timer is stopped
     _idle_since: float | None = None  # (`loop.time`) the last response, while no request has come
     _idle_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None  # for the client to read again
@@ -103,6 +104,7 @@ class TimedHttp(HttpToolsProtocol):
             self._in_head = True
             self._heads += 1
             self._head_size = 0
+            self._head_left = self.head_seconds
 
     def _end_head(self) -> None:
         self._in_head = False
@@ -111,9 +113,11 @@ class TimedHttp(HttpToolsProtocol):
     def _watch_head(self) -> None:
         """Limit the time for the rest of the head, if there is one."""
         if self._in_head and self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
+            self._head_timer = self.loop.call_later(self._head_left, self.transport.abort)
 
     def _stop_head_timer(self) -> None:
+        """Stop the timer; `_watch_head` continues it, so that a head in many pieces gets no more time than another."""
         if self._head_timer is not None:
+            self._head_left = max(0.0, self._head_timer.when() - self.loop.time())
             self._head_timer.cancel()
             self._head_timer = None

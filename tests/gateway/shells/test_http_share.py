@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from functools import partial
-from itertools import count
+from itertools import chain, count, repeat
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -261,6 +261,28 @@ def test_a_head_in_pieces_waits_with_each(sock: socket.socket) -> None:
         assert not http.has_unparsed
         http.data_received(b"x")
         assert http.has_unparsed
+
+    asyncio.run(check())
+
+
+def test_a_head_that_waits_with_each_byte_gets_no_more_time(
+    sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HttpPeer, "head_seconds", 0.5)
+
+    async def check() -> None:
+        first, read_pacer = await one_of_two_networks(noting([]), sock, perf_counter)
+        http = await paced_connection(noting([]), sock, read_pacer)
+        began, head = perf_counter(), chain(b"GET /", repeat(ord("a")))
+        while not http.transport.is_closing():
+            read_pacer.record_bytes("192.0.2.2", 1, None)
+            byte = bytes((next(head),))
+            first.data_received(byte)
+            http.data_received(byte)
+            assert http.has_unparsed, "each byte waits in line, which stops the timer of the head"
+            await asyncio.sleep(0.05)
+            assert perf_counter() < began + 20
+        first.transport.abort()
 
     asyncio.run(check())
 
