@@ -120,7 +120,7 @@ class Gateway:
         configure_channels(self.channels, self.settings.channels, {each.name for each in self.adapters}, self.metrics)
         self._worker = Worker(post, self.faults.worker)
         self._trimmer = machine.Trimmer(self._worker.submit)
-        self.answer_scheduler = AnswerScheduler(loop, Timer(loop).later, lambda: self.log.next_seq, clock)
+        self.answer_scheduler = self._answer_scheduler(loop)
         services = self._services(post)
         self.access_manager.start(self.bus, loop, self._worker.submit)  # what is revoked ends without a turn
         for adapter in self.adapters:
@@ -136,6 +136,12 @@ class Gateway:
         if (membership := self.membership) is None:
             return post
         return lambda call: post(lambda: membership.when_acting(call))
+
+    def _answer_scheduler(self, loop: Post) -> AnswerScheduler:
+        later, pacer = Timer(loop).later, self.bus.read_pacer
+        if pacer is None:
+            return AnswerScheduler(loop, later, lambda: self.log.next_seq, clock)
+        return AnswerScheduler(loop, later, lambda: self.log.next_seq, clock, charge_network=pacer.charge_answer)
 
     def _services(self, post: Post) -> Services:
         """What the adapters get."""

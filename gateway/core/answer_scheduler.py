@@ -63,7 +63,7 @@ class AnswerScheduler:
     """Gives long answers their slots and their turns.
 
     *post* runs a callback on the loop, *later* after a number of seconds. *next_seq* tells whether a message was
-    published; *clock* is in ms, *seconds* in seconds.
+    published; *clock* is in ms, *seconds* in seconds. *charge_network* is told what each slice took, in seconds.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class AnswerScheduler:
         next_seq: Callable[[], int],
         clock: Callable[[], int],
         seconds: Callable[[], float] = monotonic,
+        charge_network: Callable[[str, float], None] = lambda _network, _seconds: None,
     ) -> None:
         self._post = post
         self._later = later
         self._next_seq = next_seq
         self._clock = clock
         self._seconds = seconds
+        self._charge_network = charge_network
         self._last = (0, 0)  # the next sequence number, and when (ms) it last changed
         self._slices: OrderedDict[str, deque[Callback]] = OrderedDict()  # by network; the first one is next
         self._due = False  # a call of `_run` is posted
@@ -132,7 +134,9 @@ class AnswerScheduler:
         try:
             make_slice()
         finally:
-            self.charge(thread_time() - begin)
+            used = thread_time() - begin
+            self.charge(used)
+            self._charge_network(network, used)
             self._schedule_run()
 
     # Slots

@@ -9,8 +9,8 @@ the penalty, so reconnecting does not help. Each connection has a share of its o
 others of its network have sent, and while the log is crowded it gets no more.
 
 While peers of other networks have input, the HTTP requests and handshakes of one network get `REQUEST_SHARE` of the
-loop's time, and its long reads `READING_SHARE`: each takes up to some milliseconds, and whoever comes in the middle of
-it waits for the rest, however the loop is shared.
+loop's time, and its long reads and long answers `READING_SHARE`: each takes up to some milliseconds, and whoever comes
+in the middle of it waits for the rest, however the loop is shared.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ FREE_REFUSALS = 20  # refused requests that cost nothing, gained again at the ra
 MAX_MALFORMED = 300  # malformed requests at once after which a connection is closed; one a second more is allowed
 PENALTY_SECONDS = 10.0  # for which a refused request penalises its connection
 PENALTY_SHARE, PENALTY_BURST = 0.1, 0.05  # of the loop's time, and seconds of it at once, for a penalised network
-REQUEST_SHARE, READING_SHARE = 0.1, 0.15  # of the loop's time, for the HTTP requests and long reads of a network
-SHARE_BURST = 0.15  # seconds of it at once
+REQUEST_SHARE = 0.1  # of the loop's time, for the HTTP requests of a network
+READING_SHARE = 0.15  # of the loop's time, for the long reads and long answers of a network
+SHARE_BURST = 0.1  # seconds of each at once
+PAUSE_SECONDS = 0.0002  # of the loop, that pausing a connection and resuming it takes
 SEVERAL_SECONDS = 1.0  # for which a network that had input counts
 MALFORMED_FACTOR = 3  # times its bytes that a malformed body is charged in addition
 MIN_MALFORMED_SIZE = 1 << 16  # bytes that a malformed body is taken to have at least
@@ -143,7 +145,7 @@ class ReadPacer:
             return 0.0
         wait = self.record_bytes(session.network, size, session.peer.number)
         if seconds:
-            wait = max(wait, self._charge(self._reading_time, session.network, seconds))
+            wait = max(wait, self._charge_reading(session.network, seconds))
         if session.penalty is not None:
             wait = max(wait, session.penalty.paused_until - self._clock(), self.charge_loop_time(session, seconds))
         return min(wait, MAX_PAUSE) if wait > 0 else 0.0
@@ -188,6 +190,15 @@ class ReadPacer:
         That is 0 while the network is alone.
         """
         return self._charge(self._request_time, network, seconds)
+
+    def charge_answer(self, network: str, seconds: float) -> None:
+        """Charge *seconds* of the loop, for a slice of a long answer, to *network*, whose long reads wait for that."""
+        self._charge(self._reading_time, network, seconds)
+
+    def _charge_reading(self, network: str, seconds: float) -> float:
+        """Charge *seconds* of a long read to *network*, and the pause if it has to wait; return the seconds to wait."""
+        is_paused = self._charge(self._reading_time, network, seconds) > 0
+        return self._charge(self._reading_time, network, PAUSE_SECONDS) if is_paused else 0.0
 
     def _charge(self, buckets: TokenBuckets, network: str, seconds: float) -> float:
         return min(MAX_PAUSE, buckets.spend(network, seconds)) if network and self.is_shared else 0.0

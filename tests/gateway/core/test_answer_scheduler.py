@@ -27,8 +27,14 @@ class ManualLoop:
         self.posted: deque[Callable[[], None]] = deque()
         self.pauses: list[float] = []
         self.now, self.seq = 0.0, 1
+        self.charged: list[tuple[str, float]] = []
         self.answer_scheduler = AnswerScheduler(
-            self.posted.append, self._later, lambda: self.seq, lambda: int(self.now * 1000), lambda: self.now
+            self.posted.append,
+            self._later,
+            lambda: self.seq,
+            lambda: int(self.now * 1000),
+            lambda: self.now,
+            lambda network, seconds: self.charged.append((network, seconds)),
         )
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
@@ -60,6 +66,15 @@ def test_a_turn_of_the_loop_has_one_slice_and_networks_take_turns(loop: ManualLo
     assert made == ["a", "b", "c", "a", "a"]
     assert not loop.posted
     assert loop.answer_scheduler.progress == (0, 5)
+
+
+def test_each_slice_is_charged_to_its_network(loop: ManualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter((1.0, 1.25, 2.0, 2.5))
+    monkeypatch.setattr(answer_scheduler, "thread_time", lambda: next(ticks))
+    for network in "ab":
+        loop.answer_scheduler.schedule(lambda: None, network)
+        loop.turn()
+    assert loop.charged == [("a", 0.25), ("b", 0.5)]
 
 
 def test_while_messages_are_published_answers_get_a_share_of_the_loop(loop: ManualLoop) -> None:

@@ -15,6 +15,7 @@ from gateway.core.read_pacer import (
     FREE_REFUSALS,
     MAX_MALFORMED,
     MAX_PAUSE,
+    PAUSE_SECONDS,
     PENALTY_BURST,
     PENALTY_SECONDS,
     PENALTY_SHARE,
@@ -232,7 +233,11 @@ def test_long_reads_of_all_sessions_of_a_network_share_the_loop(paced: Paced) ->
     assert read_pacer.record_read(first, 1, 10.0) == 0, "nobody else is there"
     read_pacer.record_read(other, 1)
     assert read_pacer.record_read(first, 1, SHARE_BURST) == 0
-    assert read_pacer.record_read(second, 1, 0.015) == pytest.approx(0.015 / READING_SHARE)
+    charged = 0.015 + PAUSE_SECONDS
+    assert read_pacer.record_read(second, 1, 0.015) == pytest.approx(charged / READING_SHARE), "a pause takes time too"
     assert read_pacer.record_read(second, 1) == 0, "a short read does not wait for them"
+    read_pacer.charge_answer(first.network, 0.003)
+    charged += 0.003 + 0.001 + PAUSE_SECONDS
+    assert read_pacer.record_read(second, 1, 0.001) == pytest.approx(charged / READING_SHARE), "long answers count"
     assert read_pacer.charge_network(first.network, SHARE_BURST) == 0, "HTTP requests have a share of their own"
     assert read_pacer.record_read(other, 1, 0.015) == 0, "each network has a share of its own"
