@@ -120,7 +120,13 @@ class Gateway:
         configure_channels(self.channels, self.settings.channels, {each.name for each in self.adapters}, self.metrics)
         self._worker = Worker(post, self.faults.worker)
         self._trimmer = machine.Trimmer(self._worker.submit)
-        self.answer_scheduler = self._answer_scheduler(loop)
+        self.answer_scheduler = AnswerScheduler(
+            loop,
+            Timer(loop).later,
+            lambda: self.log.next_seq,
+            clock,
+            charge_network=self._read_pacer.charge_answer,
+        )
         services = self._services(post)
         self.access_manager.start(self.bus, loop, self._worker.submit)  # what is revoked ends without a turn
         for adapter in self.adapters:
@@ -136,12 +142,6 @@ class Gateway:
         if (membership := self.membership) is None:
             return post
         return lambda call: post(lambda: membership.when_acting(call))
-
-    def _answer_scheduler(self, loop: Post) -> AnswerScheduler:
-        later, pacer = Timer(loop).later, self.bus.read_pacer
-        if pacer is None:
-            return AnswerScheduler(loop, later, lambda: self.log.next_seq, clock)
-        return AnswerScheduler(loop, later, lambda: self.log.next_seq, clock, charge_network=pacer.charge_answer)
 
     def _services(self, post: Post) -> Services:
         """What the adapters get."""
@@ -234,7 +234,7 @@ class Gateway:
         )
         limits = self.settings.limits
         self.budget = memory_budget(self.settings, self.metrics)
-        pacer = read_pacer(limits, self.budget, lambda: self.log.crowded)
+        self._read_pacer = read_pacer(limits, self.budget, lambda: self.log.crowded)
         self.throttle = Throttle(limits, monotonic) if limits.rates == "on" else None
         self.bus = Bus(
             self.log,
@@ -244,7 +244,7 @@ class Gateway:
             clock,
             self.metrics,
             translators=self.adapters,
-            policies=Policies(self.access.allowed, self.throttle, pacer, limits.subscriptions),
+            policies=Policies(self.access.allowed, self.throttle, self._read_pacer, limits.subscriptions),
         )
         self.log.on_resume = self.bus.resume_waiting
         self.bus.charge = self.charge

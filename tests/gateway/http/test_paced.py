@@ -21,6 +21,7 @@ from gateway.core.budget import Budget
 from gateway.core.errors import Forbidden, Throttled, Unavailable
 from gateway.core.message import Peer
 from gateway.core.outbox import LOW_WATER
+from gateway.core.read_pacer import ReadPacer
 from gateway.http import paced, views
 from gateway.http.history import SequenceQuery
 from gateway.http.paced import run_in_turn
@@ -288,3 +289,14 @@ def test_who_loses_a_right_while_it_reads_is_not_told_the_rest(
         with pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"):
             http.get(f"/{path}")
         assert http.get(f"/{path}").status_code == 401
+
+
+def test_a_gateway_charges_long_answers_to_the_long_reads_of_their_network(
+    make_still: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged: list[str] = []
+    monkeypatch.setattr(ReadPacer, "charge_answer", lambda _self, network, _seconds: charged.append(network))
+    still = make_still()
+    still.gateway.answer_scheduler.schedule(lambda: None, "192.0.2.1")
+    still.drain()
+    assert charged == ["192.0.2.1"]
