@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 from gateway.core.outbox import Close
 from gateway.core.session import Session
 
+from .cpu_time import cpu_since, cpu_time
 from .flusher import flusher_of
 from .serve import LINGER_SECONDS, STALLED_SECONDS, enable_keepalive
-from .turns import CHEAP_SECONDS, FIRST_PORTION, MIN_PORTION, Portion, cpu_since, cpu_time, turns_of
+from .turns import CHEAP_SECONDS, FIRST_PORTION, MIN_PORTION, Portion, turns_of
 
 logger = logging.getLogger(__name__)
 

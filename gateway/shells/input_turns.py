@@ -13,7 +13,8 @@ from time import perf_counter
 import sniffio
 from anyio.lowlevel import checkpoint
 
-from .turns import LoopUsage, cpu_since, cpu_time, turns_of
+from .cpu_time import cpu_since, cpu_time
+from .turns import LoopUsage, turns_of
 
 SLICE = 0.001  # seconds of input after which others may have their turn, where turns are not shared
 PORTION = 512  # bytes of a stream that are handled at once: its shortest lines take some ms

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .turns import CpuTime
+from .cpu_time import CpuTime
 
 
 class StepObserver(Protocol):

@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 from heapq import heappop, heappush
 from itertools import count
-from time import perf_counter, process_time, thread_time
-from typing import NamedTuple, Protocol
+from time import perf_counter
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from gateway.core.watchdog import Progress
+
+from .cpu_time import CpuClock, CpuTime, cpu_time
 
 TURN = 0.0005  # seconds that all busy connections together get of an iteration of the loop while light ones have input
 LONG_TURN = 0.002  # the same while light connections have no input
@@ -48,6 +50,7 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.other_arrivals = 0  # reads and requests of connections that are not busy
+        self.cpu_clock = CpuClock()
         self._loop = loop
         self._light: list[tuple[float, int, Schedulable]] = []  # a heap: long reads of light connections
         self._busy: list[tuple[float, int, Schedulable]] = []  # a heap
@@ -149,23 +152,6 @@ def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
     return _turns.get(loop) or _turns.setdefault(loop, Turns(loop))
 
 
-class CpuTime(NamedTuple):
-    """The CPU time that something took, in seconds: of the loop's thread alone, and of the whole process."""
-
-    thread: float
-    process: float
-
-
-def cpu_time() -> CpuTime:
-    """Return the CPU time so far, which takes two calls to the kernel; call it on the loop's thread."""
-    return CpuTime(thread_time(), process_time())
-
-
-def cpu_since(began: CpuTime | None) -> CpuTime | None:
-    """Return the CPU time since *began*; None if that was not measured."""
-    return None if began is None else CpuTime(thread_time() - began.thread, process_time() - began.process)
-
-
 class LoopUsage:
     """How much of the loop a connection has used lately.
 
@@ -181,10 +167,6 @@ class LoopUsage:
         self._level = 0.0  # seconds used lately, which decay
         self._then = 0.0
         self._watched_until = 0.0  # (`perf_counter`)
-
-    def watch(self) -> None:
-        """Measure the CPU time for a while, as after something that took long."""
-        self._watched_until = perf_counter() + WATCH_SECONDS
 
     def begin(self) -> CpuTime | None:
         """Return the CPU time so far if that is to be measured now, else None; see `cpu_since`."""
@@ -209,7 +191,7 @@ class LoopUsage:
         """
         charged = used = min(seconds, BELIEVED)
         if worked is not None:
-            used = max(worked.thread, seconds / WAITING)
+            used = max(min(worked.thread, seconds), seconds / WAITING)
             charged = max(used, min(worked.process, seconds))
         if used >= BELIEVED:
             self._watched_until = now + WATCH_SECONDS

@@ -26,9 +26,10 @@ from gateway.http.persistent import raw_response
 from gateway.http.problems import Problem
 
 from .connection import half_close
+from .cpu_time import CpuTime, cpu_since
 from .serve import LINGER_SECONDS
 from .steps import ObservedApp
-from .turns import CpuTime, LoopUsage, cpu_since, turns_of
+from .turns import CHEAP_SECONDS, LoopUsage, turns_of
 from .uvicorn_events import run_stream
 from .uvicorn_pacing import PacedHttp
 from .uvicorn_websocket import DetachedTransport
@@ -78,9 +79,8 @@ class FastHttp(PacedHttp):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._load = LoopUsage()
-        self._load.watch()  # many connections have one request
-        self.begin_step = self._load.begin  # see `worked`
         self._turns = turns_of(self.loop)
+        self.begin_step = self._turns.cpu_clock.begin  # see `worked`
         self._extensions: dict[str, Any] = {PACED_EXTENSION: {}, DETACH_EXTENSION: WeakMethod(self.detach)}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -273,8 +273,8 @@ class FastHttp(PacedHttp):
         self._do(partial(super()._write_answer, cycle, answer))
 
     def worked(self, seconds: float, began: CpuTime | None) -> None:
-        """A step of parsing or answering requests took *seconds*."""
-        used = self._load.add(seconds, perf_counter(), cpu_since(began))
+        """A step of parsing or answering requests took *seconds*; *began* is the CPU time that it began at."""
+        used = self._load.add(seconds, perf_counter(), cpu_since(began) if seconds > CHEAP_SECONDS else None)
         if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
             self._charge(used if self._turns.shared else 0.0)
         else:

@@ -19,7 +19,7 @@ from gateway.core.read_pacer import PENALTY_BURST, ReadPacer
 from gateway.core.session import Session
 from gateway.listeners.proxies import TrustedProxies
 from gateway.shells import fast, uvicorn_http
-from gateway.shells.turns import CpuTime
+from gateway.shells.cpu_time import CpuTime
 from tests.gateway.shells.fast_peers import (
     BRIEF,
     Echo,

@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SecondsClock:
     for module in ("turns", "input_turns"):
         monkeypatch.setattr(f"gateway.shells.{module}.perf_counter", clock)
     for name in ("process_time", "thread_time"):
-        monkeypatch.setattr(f"gateway.shells.turns.{name}", clock)
+        monkeypatch.setattr(f"gateway.shells.cpu_time.{name}", clock)
     return clock
 
 

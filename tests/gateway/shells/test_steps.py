@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gateway.shells.cpu_time import CpuTime
 from gateway.shells.steps import ObservedApp, TimedSteps
-from gateway.shells.turns import CpuTime
 
 BEGUN = CpuTime(7.0, 8.0)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.shells.cpu_time import CpuTime
 from gateway.shells.turns import (
     ALLOWANCE,
     BELIEVED,
@@ -23,7 +24,6 @@ from gateway.shells.turns import (
     TURN,
     WAITING,
     WATCH_SECONDS,
-    CpuTime,
     LoopUsage,
     Portion,
     Turns,
@@ -242,8 +242,6 @@ def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock
     """Twenty requests a second of 0.5 ms, each of which takes 8 ms by the clock; and twenty that do take 8 ms."""
     honest, busy = LoopUsage(), LoopUsage()
     assert honest.begin() is None, "the call to the kernel is spared"
-    busy.watch()
-    assert busy.begin() is not None
     for number in range(40):
         clock.now += 0.05
         for load, work in ((honest, 0.0005), (busy, 0.008)):
@@ -278,6 +276,13 @@ def test_what_other_threads_work_meanwhile_is_charged_but_makes_nobody_busy(cloc
     load = LoopUsage()
     assert load.add(0.008, clock.now, CpuTime(thread=0.001, process=0.007)) == 0.007
     assert load.add(0.008, clock.now, CpuTime(thread=0.001, process=0.012)) == 0.008
+    assert not load.busy
+
+
+def test_nothing_is_charged_more_than_it_took_by_the_clock(clock: SteppedClock) -> None:
+    """A reading of the CPU time that several steps share includes what was done before them."""
+    load = LoopUsage()
+    assert load.add(ALLOWANCE, clock.now, both(1.0)) == ALLOWANCE
     assert not load.busy
 
 
