@@ -1,1 +1,1 @@
-"""What operators see of a running gateway: metrics, the program's own log, and traces."""
+"""What operators see of a running gateway: metrics, the program's log, and traces."""

@@ -1,4 +1,4 @@
-"""The program's own log, on standard error: levels, limits to lines that repeat, and nothing secret.
+"""The program's log, on standard error: levels, limits to lines that repeat, and nothing secret.
 
 Laws of this file. Every line, of this program and of the libraries that it uses, passes the same limit, and the same
 removal of secrets: what a peer sent must not fill the disk, reveal a key or control a terminal.

@@ -75,7 +75,7 @@ COUNTERS = {
                                      "it grows at all: the log says why"),
     "cluster_reconnects": Family("Reconnections to NATS servers", (),
                                  "it keeps growing: servers fail, or the network does"),
-    "log_lines_left_out": Family("Lines left out of the program's own log because there were too many",
+    "log_lines_left_out": Family("Lines left out of the program's log because there were too many",
                                  (), "it grows: something fails again and again"),
 }
 

@@ -1,4 +1,4 @@
-"""The program's own log: levels, limits to lines that repeat, and nothing that is secret or controls a terminal."""
+"""The program's log: levels, limits to lines that repeat, and nothing that is secret or controls a terminal."""
 
 from __future__ import annotations
 
