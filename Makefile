@@ -27,9 +27,10 @@ $(RUNS): requirements-run.lock requirements-build.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation -e .
 	touch $@
 
-# Tests start hundreds of processes, so everything is compiled for them; some packages have files that cannot be.
+# Tests start hundreds of processes, so everything is compiled for them, on all cores (pip would use one); some packages
+# have files that cannot be compiled.
 $(READY): $(RUNS) requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock
 	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	touch $@
 
