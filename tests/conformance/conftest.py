@@ -17,6 +17,7 @@ from tests.conformance.speakers import SPEAKERS, Address
 from tests.server import Server
 
 SPROUT_PORT = 7777
+OFTEN = {"gateway.monitoring.metrics.INTERVAL": 0.0}  # tests ask one after the other how much did not fit
 PEERS = 3  # who speaks, who listens, and who stands by
 OWN_GATEWAYS = ("test_gateways.py", "test_deployed.py")  # these start gateways whatever they are told
 RUN = secrets.token_hex(3)  # names of channels are new in each run, so that a gateway can be tested again and again
@@ -63,7 +64,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if request.param == "deployed":
         yield deployed(request.config)
         return
-    with Server(tmp_path_factory.mktemp("data"), "--loop", request.param) as server:
+    with Server(tmp_path_factory.mktemp("data"), "--loop", request.param, constants=OFTEN) as server:
         yield Address(server.http, server.sprout)
         assert server.stop() == 0
         assert "Traceback" not in server.log

@@ -13,6 +13,9 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from tests.server import Server
 
+# A third of the start of such a run was the import of plugins that no test of the suite uses.
+COMMAND = [sys.executable, "-m", "pytest", "tests/conformance", "-p", "no:cacheprovider"]
+COMMAND += [part for name in ("schemathesis", "pytest_cov") for part in ("-p", f"no:{name}")]
 SOME = "(test_direct or test_thread or test_presence) and rest"  # pairs of three kinds with REST in them
 USUAL = {"TRELLIS_LIMITS__RATES": "on"}
 SECONDS = 110
@@ -20,9 +23,8 @@ SECONDS = 110
 
 def passed(server: Server, *flags: str) -> int:
     """Run some of the suite against *server*; how many tests passed, and none failed."""
-    command = [sys.executable, "-m", "pytest", "tests/conformance", "-k", SOME, "-p", "no:cacheprovider"]
-    address = ["--gateway", f"http://{server.http}", "--sprout", server.sprout]
-    done = subprocess.run([*command, *address, *flags], capture_output=True, text=True, timeout=SECONDS, check=False)
+    options = ["-k", SOME, "--gateway", f"http://{server.http}", "--sprout", server.sprout]
+    done = subprocess.run([*COMMAND, *options, *flags], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in server.log
     return sum(map(int, re.findall(r"(\d+) passed", done.stdout)))
@@ -45,7 +47,7 @@ def test_one_that_wants_keys(tmp_path: Path) -> None:
 
 def usage(server: Server, *flags: str) -> int:
     """The exit status of a run with *flags* that make no sense."""
-    command = [sys.executable, "-m", "pytest", "tests/conformance", "--gateway", f"http://{server.http}", *flags]
+    command = [*COMMAND, "--gateway", f"http://{server.http}", *flags]
     return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode
 
 
