@@ -27,6 +27,7 @@ from .codec import (
     MAX_PACKET,
     MAX_TOPIC,
     PacketError,
+    check_logged,
     decode_logged,
     encode,
     extend,
@@ -135,7 +136,7 @@ class TopicRelayAdapter(Adapter):
         if entry.protocol != NAME or entry.wire is None:
             return None
         try:
-            decode_logged(entry.wire)
+            check_logged(entry.wire)
         except PacketError as error:
             return f"it holds no packet: {error}"
         return None

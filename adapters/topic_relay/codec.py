@@ -101,6 +101,11 @@ def decode_logged(data: bytes) -> Packet:
     return decode_common(data) or _decode_any(data, MAX_PACKET)
 
 
+def check_logged(data: bytes) -> None:
+    """Raise the `PacketError` of `decode_logged`, if it has one; a packet with a `src` is not cut apart for it."""
+    _without_content(data, MAX_PACKET)
+
+
 # What most programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. The
 # `dst` of a Message is then the first of the other members. There are few shapes, so they are cached.
 _NUMBER = rb"(0|[1-9]\d{0,14})"
@@ -202,6 +207,17 @@ def _shape(head: bytes, tail: bytes) -> Shape | None:
 
 
 def _decode_any(data: bytes, max_members: int) -> Packet:
+    packet = _without_content(data, max_members)
+    text, fields, kind = packet.text, packet.fields, packet.kind
+    if kind == MESSAGE:
+        packet.dst = _peer_number(_number(text, fields, "dst"))
+    if kind in (MESSAGE, BROADCAST):
+        packet.content, packet.parent = _content(text), _parent(fields)
+    return packet
+
+
+def _without_content(data: bytes, max_members: int) -> Packet:
+    """Check everything that is checked of a packet; its destination, content and parent are left out."""
     text, fields = _read(data)
     if type(fields) is not dict or _is_laborious(text, fields, max_members):
         raise PacketError("InvalidParams")
@@ -210,12 +226,7 @@ def _decode_any(data: bytes, max_members: int) -> Packet:
         raise PacketError("InvalidParams", text, fields)
     if utf16_length(topic) > MAX_TOPIC:
         raise PacketError("TopicNameIsTooLong", text, fields)
-    packet = Packet(kind, topic, text, fields)
-    if kind == MESSAGE:
-        packet.dst = _peer_number(_number(text, fields, "dst"))
-    if kind in (MESSAGE, BROADCAST):
-        packet.content, packet.parent = _content(text), _parent(fields)
-    return packet
+    return Packet(kind, topic, text, fields)
 
 
 def _read(data: bytes) -> tuple[bytes, Any]:

@@ -72,21 +72,15 @@ class Publishers:
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterator[Row]:
         """What *entries* add to the tables: each publisher of a stream once."""
-        last: tuple[object, ...] = ()
         for entry in entries:
-            if isinstance(entry, Message) and (entry.channel, entry.sender, entry.protocol) != last:
-                last = entry.channel, entry.sender, entry.protocol
-                yield from self._rows(entry)
-
-    def _rows(self, entry: Message) -> Iterator[Row]:
-        if entry.protocol == NAME and entry.native is not None:
-            stream, *_, publisher, _chain = entry.native[NAME]
-            if self._is_first(entry):
-                yield Row("streamr_publishers", (stream, publisher.lower(), entry.channel, entry.sender.number))
-        elif NAME in entry.refs:
-            stream, sender = stream_of(entry.channel)[0], entry.sender
-            if self._is_first(entry):
-                address = self._address(entry)
+            if not isinstance(entry, Message):
+                continue
+            if entry.protocol == NAME and entry.native is not None:
+                if self._is_first(entry):
+                    stream, *_, publisher, _chain = entry.native[NAME]
+                    yield Row("streamr_publishers", (stream, publisher.lower(), entry.channel, entry.sender.number))
+            elif NAME in entry.refs and self._is_first(entry):
+                stream, sender, address = stream_of(entry.channel)[0], entry.sender, self._address(entry)
                 yield Row("streamr_publishers", (stream, address, entry.channel, sender.number))
                 yield Row("streamr_authors", (address, sender.protocol, sender.identity, sender.number))
 

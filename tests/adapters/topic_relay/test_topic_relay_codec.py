@@ -127,6 +127,24 @@ def test_the_quick_way_reads_what_the_careful_way_reads(data: bytes) -> None:
     assert careful.fields == own | dict(quick.fields)
 
 
+@PATIENT
+@given(st.binary(max_size=200) | packets() | VALUES.map(str.encode))
+@example(b'{"type":6,"topic":"t","a":1,"src":5}')
+@example(b'{"type":6,"topic":"%b","a":1}' % (b"t" * 31))
+@example(b'{"type":6,"topic":7,"a":1}')
+@example(b'{"type":null,"topic":"t","a":1}')
+@example(b'{"type":6,"topic":"t","a":%b}' % (b"[" * 201 + b"]" * 201))
+def test_a_logged_packet_is_found_wrong_where_it_could_not_be_read(data: bytes) -> None:
+    codes = []
+    for look in (codec.decode_logged, codec.check_logged):
+        try:
+            look(data)
+            codes.append("")
+        except PacketError as wrong:
+            codes.append(wrong.code)
+    assert codes[0] == codes[1]
+
+
 @pytest.mark.parametrize(
     "text",
     [

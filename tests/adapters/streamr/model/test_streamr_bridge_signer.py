@@ -265,6 +265,15 @@ def test_publishers_go_with_the_last_that_is_kept_of_them(broker: Any, alice: An
     assert told.foreign_sender(addresses[0]) == ("toy", "one", 7)
 
 
+def test_a_message_that_streamr_cannot_carry_hides_no_publisher(broker: Any) -> None:
+    """Both may be in one batch: the rows would then depend on where a batch ends."""
+    sender = Peer(7, "toy", "one")
+    too_long = Message("s", sender, "toy", b"1", seq=1, undelivered=("streamr",))
+    said = Message("s", sender, "toy", b"2", seq=2, refs={"streamr": [2, 0]})
+    found = [row.table for row in broker.adapter.publishers.rows([too_long, said])]
+    assert found == ["streamr_publishers", "streamr_authors"]
+
+
 def test_every_lookup_uses_an_index(broker: Any) -> None:
     from adapters.streamr.model import publishers
 
