@@ -140,6 +140,7 @@ class EntryReader:
 
     async def _read(self) -> None:
         """Read with one consumer, until it fails."""
+        self._open = self._ended = False  # before the first wait, in which `restart` may be called
         manager = JetStreamManager(self._client)
         info = await manager.stream_info(self._stream)
         if not has_leader(info):  # it is about the copy of one server
@@ -169,9 +170,9 @@ class EntryReader:
             self.end = state.last_seq
         inbox = self._client.new_inbox()
         subscription = await self._client.subscribe(inbox, cb=self._hear)
-        self._open = self._ended = False
         try:
             while not self._ended:
+                self._wake.clear()  # before asking, which waits if the connection is busy: what comes meanwhile counts
                 await self._ask(f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}", inbox)
                 await self._wait()
         finally:
@@ -194,7 +195,6 @@ class EntryReader:
 
     async def _wait(self) -> None:
         """Wait until something comes, or for a while. Raises `TimeoutError` if a portion is open and nothing came."""
-        self._wake.clear()
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
                 await self._wake.wait()
