@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import IO
@@ -99,8 +100,9 @@ def _run(
     os.environ.clear()
     os.environ.update(env)
     for name, value in constants.items():
-        module, _, constant = name.rpartition(".")
-        assert hasattr(sys.modules[module], constant)
-        setattr(sys.modules[module], constant, value)
+        path, _, constant = name.rpartition(".")
+        module = import_module(path)
+        assert hasattr(module, constant)
+        setattr(module, constant, value)
     sys.argv = ["gateway", *arguments]
     runpy.run_module("gateway", run_name="__main__", alter_sys=True)

@@ -5,9 +5,9 @@ Each message has its position; if one is missing, or the server is silent for lo
 continues behind the last message that was read. It begins with that message, which shows whether the stream is still
 the same.
 
-Only an answer that names a leader of the stream says where the stream begins and ends. One answer that the stream lacks
-something proves nothing, for a server that is cut off leads its own old copy for some seconds: all answers of
-`HOLE_SECONDS` have to agree.
+Only an answer that names a leader of the stream says where the stream begins and ends; that there is no such stream,
+the leader of all servers says. One answer that the stream lacks something, or is missing, proves nothing, for a server
+that is cut off leads its own old copy for some seconds: all answers of `HOLE_SECONDS` have to agree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import NamedTuple
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamState
+from nats.js.errors import NotFoundError
 from nats.js.manager import JetStreamManager
 from zlib_ng.zlib_ng import crc32
 
@@ -43,6 +44,11 @@ RETRY_SECONDS = 0.1  # between two consumers
 HOLE_SECONDS = 20.0  # for which all answers say that the stream lacks something, after which it does
 LIFETIME_SECONDS = 60.0  # of a consumer that asks for nothing
 HEARTBEAT, EXPIRED, FULL = "100", "408", "maxbytes"  # what the server says of a portion; the last in words
+NO_STREAM = (
+    "the NATS servers have no stream {}, of which {:,} entries were read: it was deleted, or the servers have lost it. "
+    "What was accepted is in the logs of the members: begin a new stream with the longest of them "
+    "(docs/how-to/cluster.md, Begin a new stream)"
+)
 REMEDY = "restore a backup of a member that is younger than seven days (docs/how-to/cluster.md)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -142,20 +148,8 @@ class EntryReader:
         """Read with one consumer, until it fails."""
         self._open = self._ended = False  # before the first wait, in which `restart` may be called
         manager = JetStreamManager(self._client)
-        info = await manager.stream_info(self._stream)
-        if not has_leader(info):  # it is about the copy of one server
-            self._forget_lacks()
+        if (state := await self._state(manager)) is None:
             return
-        state = info.state
-        if self.position > state.last_seq:  # or the server that answers is not as far as another was
-            if self._end_lack.note():
-                raise StreamGap(f"the stream ends at {state.last_seq}, but {self.position} was taken already")
-            return
-        self._end_lack.forget()
-        if self.position + 1 < state.first_seq:
-            raise StreamGap(
-                f"the stream begins at {state.first_seq}, but {self.position + 1} was not taken yet: {REMEDY}"
-            )
         self._compares = self._digest is not None and 0 < state.first_seq <= self.position
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -179,6 +173,29 @@ class EntryReader:
             await subscription.unsubscribe()
         if self._gap is not None:
             raise self._gap
+
+    async def _state(self, manager: JetStreamManager) -> StreamState | None:
+        """What the stream has, so that reading can go on; None if that is not known now. Raises `StreamGap`."""
+        try:
+            info = await manager.stream_info(self._stream)
+        except NotFoundError:
+            if self._end_lack.note():
+                raise StreamGap(NO_STREAM.format(self._stream, self.position)) from None
+            return None
+        if not has_leader(info):  # it is about the copy of one server
+            self._forget_lacks()
+            return None
+        state = info.state
+        if self.position > state.last_seq:  # or the server that answers is not as far as another was
+            if self._end_lack.note():
+                raise StreamGap(f"the stream ends at {state.last_seq}, but {self.position} was taken already")
+            return None
+        self._end_lack.forget()
+        if self.position + 1 < state.first_seq:
+            raise StreamGap(
+                f"the stream begins at {state.first_seq}, but {self.position + 1} was not taken yet: {REMEDY}"
+            )
+        return state
 
     async def _ask(self, subject: str, inbox: str) -> None:
         """Ask for a portion if none is open, and what was read is taken."""

@@ -81,7 +81,7 @@ class JetStream:
         self._refusals: int | None = 0  # of the first connection; None once there was one
         self._reconnects = 0
         self._stored: StoredStream | None = None
-        self._answered = time.monotonic()  # when an answer named a leader last
+        self._answered = self._led = time.monotonic()  # when an answer named a leader last, or came from one
         self._closed = False  # whether the client has closed the last connection, and has no other yet
 
     # Called in any thread
@@ -221,13 +221,20 @@ class JetStream:
         manager = JetStreamManager(self._client)
         while True:
             with suppress(Error, OSError, TimeoutError):
-                info = await manager.stream_info(self._settings.name)
-                if has_leader(info):
-                    self._stored = stored_stream(info)
-                    self._answered = time.monotonic()
-                    if self._reader is not None:
-                        self._reader.expect(self._stored.last)
+                await self._look(manager)
             await asyncio.sleep(WATCH_SECONDS)
+
+    async def _look(self, manager: JetStreamManager) -> None:
+        try:
+            info = await manager.stream_info(self._settings.name)
+        except NotFoundError:  # says the leader of all servers, so this one is not cut off; the reader acts on it
+            self._led = time.monotonic()
+            return
+        if has_leader(info):
+            self._stored = stored_stream(info)
+            self._answered = self._led = time.monotonic()
+            if self._reader is not None:
+                self._reader.expect(self._stored.last)
 
     async def _leave(self) -> None:
         """Leave a server that is cut off from the others: it answers pings, and names no leader of the stream.
@@ -248,7 +255,7 @@ class JetStream:
             closing = client.is_reconnecting and not self._closed
             if closing and was_closing:
                 abort(client)
-            elif client.is_connected and len(client.servers) > 1 and now - max(left, self._answered) > SILENT_SECONDS:
+            elif client.is_connected and len(client.servers) > 1 and now - max(left, self._led) > SILENT_SECONDS:
                 left = now
                 await self._note(ConnectionError("the server names no leader of the stream"))
                 await client.force_reconnect()
@@ -273,7 +280,7 @@ class JetStream:
         logger.info("the stream is connected", server=server_of(self._client))
 
     async def _ensure(self) -> None:
-        """Create the stream, if there is none."""
+        """Create the stream, if there is none; not if it was read before, since a new one would lack what it had."""
         name = self._settings.name
         manager = JetStreamManager(self._client)
         config = StreamConfig(
@@ -292,6 +299,8 @@ class JetStream:
             try:
                 info = await manager.stream_info(name)
             except NotFoundError:
+                if self._after:
+                    return  # the reader looks for some time whether it is lost, and says so
                 with suppress(BadRequestError):  # another gateway was faster
                     await manager.add_stream(config)
                 info = await manager.stream_info(name)

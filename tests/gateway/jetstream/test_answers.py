@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from nats.js.api import ClusterInfo, StreamInfo
+from nats.js.errors import NotFoundError
 from nats.js.manager import JetStreamManager
 
 from gateway.jetstream import reader
@@ -45,6 +46,14 @@ class Answers:
 
         def change(info: StreamInfo) -> None:
             info.cluster, info.state.last_seq = ClusterInfo(name="trellis", leader="one"), last
+
+        self.change = change
+
+    def miss(self) -> None:
+        """Answer that there is no such stream."""
+
+        def change(_info: StreamInfo) -> None:
+            raise NotFoundError(code=404, err_code=10059, description="stream not found")
 
         self.change = change
 
@@ -153,10 +162,16 @@ def test_a_server_that_makes_no_consumer_does_not_say_where_the_stream_ends(
     assert not member.faults
 
 
-def test_what_was_lacking_once_is_not_lost_because_it_is_lacking_again(member: StreamReader, answers: Answers) -> None:
+@pytest.mark.parametrize("lacks_all", [True, False])
+def test_what_was_lacking_once_is_not_lost_because_it_is_lacking_again(
+    member: StreamReader, answers: Answers, lacks_all: bool
+) -> None:
     """Nothing new came in between; the time counts from the second lack."""
     for _ in range(2):
-        answers.lag(last=1)
+        if lacks_all:
+            answers.miss()
+        else:
+            answers.lag(last=1)
         read_again(member, answers)
         answers.leave_alone()
         time.sleep(2 * HOLE_SECONDS)
