@@ -225,7 +225,10 @@ class Adapter(ABC):
         self.bus = services.bus
 
     def tick(self, now: int) -> None:
-        """Do what is due; called once a second. *now* is the bus's clock in ms. Sessions have a `tick` of their own."""
+        """Do what is due; called once a second, in a cluster while this gateway accepts.
+
+        *now* is the bus's clock in ms. Sessions have a `tick` of their own.
+        """
 
     @abstractmethod
     def accept(self, request: ConnectionRequest) -> Session | Refusal:

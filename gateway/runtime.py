@@ -290,6 +290,7 @@ class Gateway:
         self.tracer.tick()
         self.access_manager.tick()
         self._trimmer.tick()
+        self.bus.tick()  # not in a turn: timeouts hold also while nobody accepts
         if self.membership is None:
             self._tick()
             return
@@ -302,7 +303,6 @@ class Gateway:
     def _tick(self) -> None:
         """Do what is due and may log something."""
         self._ticking = False
-        self.bus.tick()
         self._tell_flows()
         for adapter in self.adapters:
             adapter.tick(clock())

@@ -335,7 +335,7 @@ class Bus:
             raise Throttled(wait)
 
     def tick(self) -> None:
-        """Expire what is due, and tick the sessions; call this once a second."""
+        """Expire what is due, and tick the sessions; call this once a second, whether or not anything may be logged."""
         now = self.clock()
         self.directs.tick(now)
         self.presence.tick(now)

@@ -99,7 +99,10 @@ class Session(Outbox, ABC):
         """Tell the peer that another left *channel*; most protocols do not. This must not call the bus."""
 
     def tick(self, now: int) -> None:
-        """Do what is due; the bus calls this once a second. *now* is its clock in ms."""
+        """Do what is due; the bus calls this once a second. *now* is its clock in ms.
+
+        In a cluster another gateway may accept now, or nobody: what waits is handled by `resume`, which minds that.
+        """
 
     def may_log(self, data: bytes) -> bool:  # noqa: ARG002  # protocols know better
         """Whether handling *data* may log something, so that it waits until this gateway accepts."""
