@@ -130,11 +130,12 @@ class Services:
     """What a running gateway provides to its adapters.
 
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
-    gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
-    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *answer_scheduler*
-    gives long answers their turns. *retention_ms* tells how long messages are kept (ms; None without a limit).
-    *handshake* is how long a new connection may take to send something complete, in seconds. *tell_members* tells the
-    adapters of a protocol at other gateways of the cluster something that may be lost; see
+    gives its result to the callback on the loop (None where it raised; that is logged and counted). In a cluster both
+    wait until this gateway accepts; *work_aside* is *work* for a callback that logs nothing and does not wait. *fact*
+    logs a fact and makes it known. *access* knows the keys, for adapters whose requests can carry one.
+    *answer_scheduler* gives long answers their turns. *retention_ms* tells how long messages are kept (ms; None without
+    a limit). *handshake* is how long a new connection may take to send something complete, in seconds. *tell_members*
+    tells the adapters of a protocol at other gateways of the cluster something that may be lost; see
     `Adapter.receive_from_member`.
     """
 
@@ -143,6 +144,7 @@ class Services:
     index: Index
     post: Callable[[Callable[[], None]], None]
     work: Callable[[Callable[[], Any], Callable[[Any], None]], None]
+    work_aside: Callable[[Callable[[], Any], Callable[[Any], None]], None]
     fact: Callable[[str, dict[str, Any]], Fact]
     metrics: Metrics
     access: Access

@@ -45,7 +45,7 @@ from gateway.storage.retention import Retention
 from gateway.storage.segments import Segments
 from gateway.system import machine, systemd
 from gateway.system.data_lock import lock
-from gateway.system.worker import Post, Timer, Worker
+from gateway.system.worker import Post, Timer, Work, Worker
 
 from . import identity
 from .adapter import Adapter, Services
@@ -118,7 +118,7 @@ class Gateway:
         self.sequencer.submit_fact("start", {"gateway": self.home.gateway_id, "version": self.version})
         self.channels.on_created = self.access_log.channel_created
         configure_channels(self.channels, self.settings.channels, {each.name for each in self.adapters}, self.metrics)
-        self._worker = Worker(post, self.faults.worker)
+        self._worker = Worker(loop, self.faults.worker)
         self._trimmer = machine.Trimmer(self._worker.submit)
         self.answer_scheduler = AnswerScheduler(
             loop,
@@ -143,10 +143,18 @@ class Gateway:
             return post
         return lambda call: post(lambda: membership.when_acting(call))
 
+    def _work_when_acting(self) -> Work:
+        """Run calls as the worker does, but in a cluster run what follows only while this gateway accepts."""
+        submit = self._worker.submit
+        if (membership := self.membership) is None:
+            return submit
+        return lambda call, done: submit(call, lambda result: membership.when_acting(partial(done, result)))
+
     def _services(self, post: Post) -> Services:
         """What the adapters get."""
+        work, work_aside = self._work_when_acting(), self._worker.submit
         return Services(
-            *(self.bus, self.log, self.index, post, self._worker.submit, self.sequencer.submit_fact),
+            *(self.bus, self.log, self.index, post, work, work_aside, self.sequencer.submit_fact),
             *(self.metrics, self.access, self.answer_scheduler),
             retention_ms=lambda: self.retention.limits.age,
             handshake=self.settings.limits.handshake_seconds,

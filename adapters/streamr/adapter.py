@@ -88,8 +88,8 @@ class StreamrAdapter(Adapter):
         self.streams.start(services)
         self.publishers.start(services.index)
         self.cursors.keep_only(peer.url for peer in self.options.peers)
-        logouts_file = BackgroundFile(self.home.secrets / logouts.LOGOUTS_FILE, self.logouts.data, services.work)
-        cursors_file = BackgroundFile(self.home.secrets / CURSORS_FILE, self.cursors.data, services.work)
+        logouts_file = BackgroundFile(self.home.secrets / logouts.LOGOUTS_FILE, self.logouts.data, services.work_aside)
+        cursors_file = BackgroundFile(self.home.secrets / CURSORS_FILE, self.cursors.data, services.work_aside)
         self.logouts.on_change, self.cursors.on_change = logouts_file.save, cursors_file.save
         self.logouts.when_written = logouts_file.when_written
         self._files = (logouts_file, cursors_file)

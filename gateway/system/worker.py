@@ -13,6 +13,7 @@ from typing import Any
 from gateway.core.watchdog import Progress
 
 Post = Callable[[Callable[[], None]], None]  # runs a call on the loop
+Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]  # runs a call, then the other with its result
 
 
 class Worker:

@@ -12,7 +12,7 @@ Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
 
 class BackgroundFile:
-    """Writes the result of *data* to *path* after each `save`; *work* is that of `gateway.adapter.Services`.
+    """Writes the result of *data* to *path* after each `save`; *work* is `work_aside` of `gateway.adapter.Services`.
 
     A write that fails, perhaps on a full disk, is tried again with each `tick`.
     """

@@ -76,7 +76,7 @@ class KeyResponder:
 
     *signer* finds who of them has an address on a stream, None if nobody; *may_read* tells whether an address may
     subscribe to a stream; *send* signs a message of a type, with a content and perhaps encrypted for a public key, as
-    one of them to an address. *work* is as in `gateway.adapter.Services`.
+    one of them to an address. *work* is `work_aside` of `gateway.adapter.Services`.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Participant:
         self._reader = context.own
         self.address = self._reader.address
         self._decryptor = Decryptor(
-            Keyring(context.home.secrets / KEYRING_FILE, known, services.work),
+            Keyring(context.home.secrets / KEYRING_FILE, known, services.work_aside),
             services.work,
             services.bus.clock,
             self._ask,
@@ -61,7 +61,7 @@ class Participant:
             self._decryptor.prepare()
         self._key_responder = KeyResponder(
             context.bridge_signer.group_keys,
-            services.work,
+            services.work_aside,
             services.bus.clock,
             trust.account_of,
             trust.may_read,

@@ -114,6 +114,7 @@ class Broker:
                     core.index,
                     core.posted.put,
                     self._work,
+                    self._work,
                     core.log.fact,
                     core.metrics,
                     self.access,

@@ -9,6 +9,7 @@ import pytest
 
 from gateway import runtime
 from gateway.core.message import Peer
+from tests.waiting import until
 
 from .conftest import Pair
 from .test_reads_elsewhere import PROTOCOLS, WaitingClient
@@ -101,3 +102,16 @@ def test_nobody_is_ended_because_what_it_publishes_waits(held: Pair, name: str) 
     assert client.session.closing is None
     assert log.next_seq == before
     client.session.receive_eof()
+
+
+def test_a_logout_is_answered(waiting: Pair) -> None:
+    """It is written to a file of secrets, and not logged."""
+    here = waiting.nodes[1].instance
+    logins = here.adapters["streamr"].logins
+    now = runtime.clock()
+    token = logins._issue_token("0x" + "1" * 40, now + 60_000, bytes(6)).token
+    answers: list[bool] = []
+    logins.log_out(token, "", now, answers.append)
+    until(lambda: (here.posted.drain(), answers)[1])  # type: ignore[func-returns-value]
+    assert answers == [True]
+    assert logins.address(token, now) is None
