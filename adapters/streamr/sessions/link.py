@@ -131,7 +131,7 @@ class StreamrLink(LinkSession):
         asked = (*self._asked.values(), *(() if self.spool is None else (self.spool.asked_at,)))
         if any(at is not None and now - at > ANSWER_MS for at in asked):
             self.close(1002, "it does not answer")
-        elif self.caught_up:
+        elif self.caught_up and self.ready:  # else what came waits, and is asked for again after a restart
             self._until = now - MARGIN_MS
         if now - self._kept >= KEEP_MS:
             self._kept = now

@@ -348,3 +348,25 @@ def test_a_link_is_slowed_and_loses_nothing(dial: Dial) -> None:
         session.tick(later)
     assert session.streams == {("talk", 0)}
     assert broker.core.metrics.counts["refused"] == {}
+
+
+def test_what_waits_here_is_asked_for_again_after_a_restart(dial: Dial, tmp_path: Path) -> None:
+    broker, session = dial("talk", direction="in")
+    hear(session, [2, 2, "link 1", "talk", 0])
+    hear(session, [2, 6, "link 2", "talk", 0])
+    begin = broker.clock()
+
+    def kept_after(milliseconds: int) -> int:
+        session.tick(begin + milliseconds)
+        broker.core.drain()
+        ((until, _sent),) = json.loads((tmp_path / "keys" / CURSORS_FILE).read_text())["cursors"].values()
+        return int(until)
+
+    assert kept_after(KEEP_MS) == begin + KEEP_MS - MARGIN_MS
+    broker.bus.throttle = lambda *_: 0.5
+    hear(session, [2, 0, "", Publisher(1).message("talk", 1, begin)])
+    for times in (2, 3):
+        assert kept_after(times * KEEP_MS) == begin + KEEP_MS - MARGIN_MS, "the message has waited since then"
+    broker.bus.throttle = None
+    kept_after(4 * KEEP_MS)
+    assert kept_after(5 * KEEP_MS) == begin + 5 * KEEP_MS - MARGIN_MS
