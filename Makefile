@@ -1,5 +1,5 @@
 # Everything a newcomer needs: `make run` starts the gateway, `make test` runs the whole suite, `make quick` the part of
-# it that takes two minutes. Each target creates the environment first if it is missing. PYTHON selects the interpreter (3.11
+# it that starts no process. Each target creates the environment first if it is missing. PYTHON selects the interpreter (3.11
 # or newer), WORKERS the number of processes that share the suite, a file at a time, BENCH arguments of the benchmarks.
 
 PYTHON ?= python3

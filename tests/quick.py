@@ -1,15 +1,15 @@
 """`pytest --quick`: the tests that start no process and take no second, for the inner loop.
 
 No test is marked for the former: it runs until it, or a fixture of it, is about to start a process, and is skipped
-there. Tests that take long are marked `slow`, properties are tried with fewer examples. `tests/pipeline` is left out as
-a whole: it needs Spark, which is a process of Java.
+there. Tests that take long are marked `slow`. Properties are tried with fewer examples, tests of many seeds with the
+first of them. `tests/pipeline` is left out as a whole: it needs Spark, which is a process of Java.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import wraps
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,7 +25,8 @@ STARTS = (
 )
 SPARK = Path(__file__).parent / "pipeline"
 REASON = "starts a process"
-EXAMPLES = 20  # of a property that does not say how many it wants
+EXAMPLES = 20  # of a property, unless it wants fewer
+SEEDS = 5  # of a test that has a parameter `seed`
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,8 +43,37 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Quick())
         # What a test has open when it is skipped in its middle is found later, and fails another one.
         config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnraisableExceptionWarning")
+        _bound_examples()
         settings.register_profile("quick", deadline=None, max_examples=EXAMPLES)
         settings.load_profile("quick")
+
+
+def _bound_examples() -> None:
+    """Whoever asks for more examples, for a property or the runs of a state machine, gets as many as all others."""
+    construct = settings.__init__
+
+    @wraps(construct)
+    def bounded(self: settings, *arguments: Any, **named: Any) -> None:
+        if isinstance(wanted := named.get("max_examples"), int):
+            named["max_examples"] = min(wanted, EXAMPLES)
+        construct(self, *arguments, **named)
+
+    settings.__init__ = bounded  # type: ignore[method-assign]
+
+
+def _left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Return those of *items* that are slow, or have a seed after the first few of their function."""
+    left_out = {item for item in items if item.get_closest_marker("slow")}
+    seeds: dict[str, set[object]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "seed" in item.callspec.params:
+            first = seeds.setdefault(item.nodeid.partition("[")[0], set())
+            seed = item.callspec.params["seed"]
+            if len(first) < SEEDS:
+                first.add(seed)
+            if seed not in first:
+                left_out.add(item)
+    return left_out
 
 
 class _Quick:
@@ -70,10 +100,10 @@ class _Quick:
         return True if collection_path == SPARK else None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what is slow."""
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        items[:] = [item for item in items if item not in slow]
-        config.hook.pytest_deselected(items=slow)
+        """Leave out what takes long."""
+        left_out = _left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:

@@ -16,6 +16,9 @@ TESTS = """
 import asyncio, os, subprocess, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 import pytest
+from hypothesis import given, settings, strategies
+
+tried = []
 
 @pytest.fixture(scope="module")
 def server():
@@ -39,6 +42,15 @@ def test_by_a_fork_server():
     get_context("forkserver").Process(target=print).start()
 def test_by_a_fork():
     if not os.fork(): os._exit(0)
+@pytest.mark.parametrize("other", "ab")
+@pytest.mark.parametrize("seed", range(60))
+def test_of_seeds(seed, other): assert seed < 5
+@settings(max_examples=500)
+@given(strategies.integers())
+def test_of_examples(value): tried.append(value)
+def test_their_number(): assert len(tried) == 20
+@pytest.mark.slow
+def test_slow(): pass
 def test_none(): assert threading.active_count()
 def test_that_fails(): assert False
 """
@@ -48,7 +60,7 @@ def test_it_skips_what_starts_a_process_wherever_that_is(tmp_path: Path) -> None
     (tmp_path / "test_some.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-p", "tests.quick", "--quick", "-c", "/dev/null", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "1 failed, 1 passed, 7 skipped" in done.stdout, done.stdout
+    assert "1 failed, 13 passed, 7 skipped, 111 deselected" in done.stdout, done.stdout
     assert "test_that_fails" in done.stdout
 
 

@@ -28,6 +28,8 @@ WAIT = 60.0  # seconds
 QUIET = 1.0  # seconds in which nothing more may come
 CHANNEL = "hall"
 
+pytestmark = pytest.mark.slow  # keys are made for all gateways before the first one starts
+
 # Which gateways each one dials, in the order in which they are started.
 SHAPES: dict[str, list[list[int]]] = {
     "two": [[], [0]],

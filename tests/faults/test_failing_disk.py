@@ -91,6 +91,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("times", [1, 2, 5])
 @pytest.mark.parametrize("names", FAILURES, ids="+".join)

@@ -115,7 +115,7 @@ class BusMachine(RuleBasedStateMachine):
             assert channel in model.channels
             return
         present = [peer.number for peer in answer]
-        if all(other.identity is None for other in others):
+        if all(other.identity is None and not other.link for other in others):  # nobody ever became somebody else
             assert present == [other.who for other in others]
         assert sorted(present) == sorted({other.who for other in others})  # as in `who_is_where`
         self._arrived(session, channel, others)

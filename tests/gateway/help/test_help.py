@@ -31,6 +31,7 @@ def http(local: Any) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 def test_every_page_picture_and_link_is_served_and_nothing_is_loaded_from_elsewhere(http: httpx.Client) -> None:
     """All of them, because what a page links to is known only when it has been rendered."""
     texts, seen = {}, set[str]()

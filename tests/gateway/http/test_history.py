@@ -56,6 +56,7 @@ def say(local: Any, times: list[int], sender: str = "ada") -> None:
     assert done.wait(20)
 
 
+@pytest.mark.slow
 def test_pages_by_time_are_in_its_order_and_complete(searching: tuple[Any, httpx.Client]) -> None:
     local, client = searching
     times = [NOON + 1000 * (n * 7 % 50) for n in range(100)]  # every time twice, in no order

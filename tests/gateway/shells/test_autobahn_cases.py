@@ -153,6 +153,7 @@ def test_the_fast_shell_answers(shell: int, case: AutobahnCase) -> None:
     assert without_reason(found, case.answers) == list(case.answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 @pytest.mark.parametrize("shell", PORTABLE, indirect=True)
 def test_the_portable_shell_answers(shell: int, case: AutobahnCase) -> None:

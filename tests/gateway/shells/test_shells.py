@@ -138,6 +138,7 @@ def test_a_requester_that_does_not_read_is_slowed_and_gets_every_answer(server: 
         assert [client.hear() for _ in range(2)] == [b"x" * 10000, b"last"]
 
 
+@pytest.mark.slow
 def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: ShellServer) -> None:
     count = 16_000
     with server.connect() as reader, server.connect() as other:

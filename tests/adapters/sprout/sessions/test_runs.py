@@ -104,6 +104,7 @@ def in_one(nodes: list[str]) -> list[bytes]:
     return [encode_announce(0, *(node.encode() for node in nodes))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [together, in_one])
 def test_a_run_has_the_outcomes_of_single_nodes(
     make_place: Callable[..., Any], alice: Forge, bob: Forge, way: Callable[[list[str]], list[bytes]]

@@ -176,6 +176,7 @@ def test_the_name_of_who_has_another_key_is_not_taken(make_broker: Callable[...,
     assert [node.session.name for node in (one, two, again)] == ["n", str(two.session.peer.number), "n"]
 
 
+@pytest.mark.slow
 def test_a_status_costs_what_is_in_it(broker: Any) -> None:
     """Fifty bytes were answered by an instruction for each of the stream partitions that were ever reported."""
     node, others = (
