@@ -34,7 +34,7 @@ REQUEST_SHARE = 0.1  # of the loop's time, for the HTTP requests of a network
 READING_SHARE = 0.15  # of the loop's time, for the long reads and long answers of a network
 SHARE_BURST = 0.1  # seconds of each at once
 PAUSE_SECONDS = 0.0002  # of the loop, that pausing a connection and resuming it takes
-SEVERAL_SECONDS = 1.0  # for which a network that had input counts
+SEVERAL_SECONDS = 1.0  # for which a network counts that had input, or whose input was handled
 MALFORMED_FACTOR = 3  # times its bytes that a malformed body is charged in addition
 MIN_MALFORMED_SIZE = 1 << 16  # bytes that a malformed body is taken to have at least
 UNLIMITED = 1 << 62  # bytes
@@ -97,8 +97,8 @@ class ReadPacer:
         self._request_time, self._reading_time = (
             TokenBuckets(share, SHARE_BURST, clock, share * MAX_PAUSE) for share in (REQUEST_SHARE, READING_SHARE)
         )
-        self._last_network = ""  # that had input
-        self._last_switch = -inf  # when input came from another network than the input before
+        self._last_network = ""  # that had input, or whose input was handled
+        self._last_switch = -inf  # when that was another network than before
         self._inherited = BoundedMap[str, deque[Penalty]](MAX_NETWORKS)  # from closed connections, by network
         # By connection; used while its network waits, or the log is crowded.
         self._connection_bytes = TokenBuckets(CONNECTION_RATE, CONNECTION_BURST, clock)
@@ -159,9 +159,7 @@ class ReadPacer:
         self.budget.record_read(size)
         if not network or self._bytes is None:
             return 0.0
-        if network != self._last_network:
-            self._last_switch = self._clock() if self._last_network else -inf
-            self._last_network = network
+        self._note(network)
         wait, crowded = self._bytes.spend(network, size), self._crowded()
         if wait or crowded:
             own = self._connection_bytes.spend(network if connection is None else connection, size)
@@ -181,7 +179,7 @@ class ReadPacer:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several networks had input lately, among which the loop's time is shared."""
+        """Whether several networks had input lately, or some was handled: the loop's time is shared among them."""
         return self._bytes is not None and self._clock() - self._last_switch <= SEVERAL_SECONDS
 
     def charge_network(self, network: str, seconds: float) -> float:
@@ -201,7 +199,16 @@ class ReadPacer:
         return self._charge(self._reading_time, network, PAUSE_SECONDS) if is_paused else 0.0
 
     def _charge(self, buckets: TokenBuckets, network: str, seconds: float) -> float:
-        return min(MAX_PAUSE, buckets.spend(network, seconds)) if network and self.is_shared else 0.0
+        if not network:
+            return 0.0
+        self._note(network)
+        return min(MAX_PAUSE, buckets.spend(network, seconds)) if self.is_shared else 0.0
+
+    def _note(self, network: str) -> None:
+        """Note that *network* has input, which may have been read long before it is handled."""
+        if network != self._last_network:
+            self._last_switch = self._clock() if self._last_network else -inf
+            self._last_network = network
 
     def charge_malformed_body(self, network: str, size: int) -> None:
         """Charge *network* for a malformed body of *size* bytes, which may have come on a connection of its own."""

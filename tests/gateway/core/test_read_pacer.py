@@ -228,6 +228,19 @@ def test_what_takes_long_for_a_network_gets_a_share_of_the_loop_while_others_hav
     assert read_pacer.charge_network(here, 0.0) == 0, "it is alone again"
 
 
+def test_a_network_counts_while_what_it_sent_before_is_handled(paced: Paced) -> None:
+    """Hundreds of requests may be read at once, and answered for seconds."""
+    read_pacer, here, there = paced.read_pacer, "192.0.2.1", "192.0.2.2"
+    read_pacer.record_bytes(here, 1, None)
+    for _ in range(3):
+        paced.now += SEVERAL_SECONDS
+        read_pacer.record_bytes(there, 1, None)
+        read_pacer.charge_network(here, SHARE_BURST)
+        assert read_pacer.is_shared
+        assert read_pacer.charge_network(here, 1.0) > 0
+        paced.now += MAX_PAUSE
+
+
 def test_long_reads_of_all_sessions_of_a_network_share_the_loop(paced: Paced) -> None:
     read_pacer, first, second, other = paced.read_pacer, paced.new(), paced.new(), paced.new("192.0.2.2")
     assert read_pacer.record_read(first, 1, 10.0) == 0, "nobody else is there"
