@@ -292,7 +292,7 @@ def test_a_bug_in_a_step_does_not_end_all_answers(sock: socket.socket) -> None:
         started = list[str]()
         http, _ = await one_of_two_networks(noting(started), sock, lambda: 100.0)
         with pytest.raises(ZeroDivisionError):
-            http._do(partial(divmod, 1, 0))
+            http._measure(partial(divmod, 1, 0))
         http.data_received(b"GET /1 HTTP/1.1\r\n\r\n")
         await asyncio.sleep(0.01)
         assert started == ["/1"]
