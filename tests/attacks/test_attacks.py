@@ -25,7 +25,7 @@ def test_its_bounds_hold(gateway: ReusedStage, attack: Attack) -> None:
     assert outcome.faults() == [], (outcome.report, outcome.cost, outcome.wait)
 
 
-def test_who_attacked_before_is_gone_when_an_attack_begins(gateway: ReusedStage) -> None:
+def test_earlier_attackers_are_gone_when_an_attack_begins(gateway: ReusedStage) -> None:
     """What the gateway still reads of them is none of its cost: after `bodies`, `tracker` had up to 135 MiB."""
     gateway.stage.rest()
     before, peer, hung_up = gateway.stage.there, Raw(gateway.stage.target.http), threading.Event()
