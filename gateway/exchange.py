@@ -89,12 +89,13 @@ def _has_port(url: str) -> bool:
 
 
 class LinkSession(Session):
-    """A connection to a server that the gateway dials. It is not read while nothing can be taken, so nothing is lost.
+    """A connection to a server that the gateway dials.
 
-    What arrives is handled by `take`, which may raise `RequestError` after it has changed nothing.
+    `take` handles what arrives. If it raises `Throttled` or `Unavailable`, it must have changed nothing: the data is
+    put back, and nothing is read until the next tick, so no message is lost.
     """
 
-    paused = False  # until the next tick, since a rate is exceeded or the log cannot be written
+    paused = False  # nothing is read until the next tick: a rate is exceeded, or the log cannot be written
 
     @property
     def overloaded(self) -> bool:
@@ -114,7 +115,7 @@ class LinkSession(Session):
             self.put_back(data)
 
     def pace(self, channel: str) -> None:
-        """Raise `Throttled` if too much came about *channel*; the other side need not know, and is not penalised."""
+        """Raise `Throttled` if too much arrived for *channel*; the other side is not told of it, nor penalised."""
         self.bus.pace(self.principal, self.who, channel)
 
     def go_on(self) -> None:
@@ -135,7 +136,7 @@ class ChannelSearch:
         self._scanned = ""
 
     def next(self) -> Iterator[str]:
-        """Look through the next channels, in turns over all; at most *limit* are found altogether."""
+        """Yield new matches among the next `SCAN` channels, beginning again after the last; at most *limit* in all."""
         names = list(self._exchange.names)
         if self._exchange.prefixes:
             listed = self._channels.listed(self._scanned, SCAN)

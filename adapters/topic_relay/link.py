@@ -1,8 +1,8 @@
 """A connection to a topic relay that the gateway dials: here it is the client, and the other side the server.
 
-A topic is the same channel on both sides. What is published here goes there as a Broadcast with the canonical id of its
-message in the member `ID_KEY`, and another gateway does the same for links. What comes with an id that is known here is
-a copy, and goes no further. Nothing is kept while there is no connection: the protocol has no history.
+A topic is the same channel on both sides. A message that is published here is sent as a Broadcast with its canonical id
+in the member `ID_KEY`, and another gateway does the same for links. A message with an id that is known here is a copy,
+and goes no further. Nothing is kept while there is no connection: the protocol has no history.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RelayLink(LinkSession):
             self.sent += 1
 
     def tick(self, now: int) -> None:
-        """Subscribe to the topics of new channels, send a packet every `KEEPALIVE_MS`, and read on after a pause."""
+        """Subscribe to the topics of new channels, send a packet every `KEEPALIVE_MS`, and end a pause."""
         if self._peer.receives:
             self._listen()
         if now - self._last_keepalive >= KEEPALIVE_MS:
@@ -115,7 +115,7 @@ class RelayLink(LinkSession):
             self.record_refusal(error_name(refused), str(refused))
 
     def _publish(self, packet: Packet) -> None:
-        if packet.topic not in self._asked:  # it could create a channel here
+        if packet.topic not in self._asked:  # one that was not asked for could create a channel here
             return
         channel = self.bus.channels.channel(NAME, packet.topic)
         self.check("publish", channel)
@@ -130,7 +130,7 @@ class RelayLink(LinkSession):
         self.received += 1
 
     def _sender(self, source: object) -> Peer:
-        """The peer that the other side calls *source*; it has a number here as long as this connection lasts."""
+        """Return the peer here for the other side's peer *source*; it has a number as long as this connection lasts."""
         if type(source) is not int:
             return self.peer
         if source not in self._senders:
@@ -141,7 +141,7 @@ class RelayLink(LinkSession):
 
 
 def link(peer: RelayPeer, open: Callable[[Principal, RelayPeer], RelayLink]) -> OutboundLink:
-    """The link to *peer*; *open* makes the session of a connection."""
+    """Return the link to *peer*; *open* makes the session of a connection."""
     parts = urlsplit(peer.url)
     assert parts.hostname is not None  # it was checked
     query = (

@@ -15,9 +15,11 @@ from .roster import MemberRoster, epoch_of
 from .signals import MAX_LINKS
 
 LISTEN: Final = 6.0  # seconds until the first link is taken: somewhat more than `roster.SILENT`
-CUT_OFF: Final = 4.0  # seconds without an answer of the servers, after which links are closed: less than that
+CUT_OFF: Final = 4.0  # seconds without an answer of the servers, after which links are closed: below `roster.SILENT`
 HEARD: Final = 2.5  # seconds until all others have heard a member that is back, and have closed their links
-DOUBTFUL: Final = 3.0  # the same, after which a member that is silent may be there; they answer every two seconds
+# Seconds without an answer of the servers, which answer every two seconds. After them this member may be the one that
+# was cut off, and members that it takes for gone may still be there.
+DOUBTFUL: Final = 3.0
 
 
 class LinkHolders:
@@ -53,7 +55,7 @@ class LinkHolders:
         self._begun = self._clock()
 
     def holder(self, link: str) -> str:
-        """The member that should hold *link*."""
+        """Return the member that should hold *link*."""
         digest = digest_of(link)
         there = [each.member for each in self._roster.heartbeats() if digest in each.links]
         return min([self._me, *there], key=lambda member: (epoch_of(member), member))

@@ -29,9 +29,9 @@ from .removal import decode_removal
 
 LEASE: Final = 5.0  # seconds without a batch of the holder, after which a waiting member claims the turn; the default
 QUANTUM: Final = 0.01  # seconds that a busy gateway keeps the turn while another one wants it
-WISH: Final = 0.5  # seconds that a wish for the turn counts; who wants it repeats that ten times a second
+WISH: Final = 0.5  # seconds for which a wish for the turn counts; members repeat it ten times a second
 MAX_LEFT: Final = 256  # members that gave the turn up for good, and are remembered
-MAX_HOLD: Final = 0.05  # the same, while requests that began in this turn are under way
+MAX_HOLD: Final = 0.05  # as `QUANTUM`, while requests that began in this turn are under way
 STALLED: Final = 3.0  # seconds of waiting after which publishers are refused instead of waiting
 MAX_AHEAD: Final = 16 << 20  # bytes that may wait for the stream; beyond it publishers are not read
 HEADER: Final = 256  # bytes that a header has at most
@@ -121,7 +121,7 @@ class Turn:
         self._wanting: float | None = None  # since when
         self._removed: set[str] = set()  # names of gateways for which nobody waits
         self._left = BoundedMap[str, None](MAX_LEFT)  # members for which nobody waits
-        self._wanted: dict[str, float] = {}  # who wants it, first come first, and when each said so last
+        self._wanted: dict[str, float] = {}  # members that want it, in order, and when each said so last
         self._heard = self._begun = clock()
         self._refuses = False  # whether publishers are refused, because the stream did not answer
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
@@ -246,14 +246,14 @@ class Turn:
             self._ask()  # again, for it may have been heard by nobody who has the turn now
 
     def _decoded(self, data: bytes) -> tuple[Batch, Sequence[Entry]]:
-        """The batch in *data*, and its records but for one's own, which are known; raises `BadBatch` if it is none."""
+        """Return the batch in *data*, and its records unless it was just sent here; raise `BadBatch` if it is none."""
         if self._sent is not None and data == self._sent.data:
             return self._sent.batch, ()
         batch = decode_batch(data)
         return batch, entries_of(batch)
 
     def _remove(self, name: str) -> None:
-        """An operator removed the gateway *name*: nobody waits for it, and if it is this one, it ends."""
+        """Wait no longer for the gateway *name*, which an operator removed; if it is this one, end."""
         if name == name_of(self.me):
             self.over, self.acting = True, False
             self.callbacks.removed()
@@ -345,7 +345,7 @@ class Turn:
             self._transport.later(QUANTUM, self._pass_on_later)
 
     def _first_wanting(self) -> str | None:
-        """The member that has waited for the turn longest; one that no longer says so may have ended."""
+        """Return the member that has waited for the turn longest; one that no longer asks for it may have ended."""
         now = self._clock()
         while (member := next(iter(self._wanted), None)) is not None and now - self._wanted[member] > WISH:
             del self._wanted[member]

@@ -1,9 +1,9 @@
 """Reads the bodies of requests within limits of size, time and memory; long bodies are processed one at a time.
 
-What is kept of a body while it comes, and while it waits, counts in the memory budget (`gateway.core.budget`),
-whichever server there is; `uvicorn_http.FastHttp` counts what it was not asked for yet. To check and publish a MiB
-takes 10 to 40 ms, and a hundred may come at once. So bodies longer than `SHORT_BODY` take turns, network by network,
-and together they get `SHARE` of the time of the loop.
+A body counts in the memory budget (`gateway.core.budget`) while it arrives and while it waits, with every server;
+`uvicorn_http.FastHttp` counts what the application has not asked for yet. It takes 10 to 40 ms to check and publish a
+MiB, and a hundred bodies may come at once. So bodies longer than `SHORT_BODY` take turns, network by network, and
+together they get `SHARE` of the time of the loop.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class IncomingBody:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Process the body, in a turn if it is long. All long bodies wait for that: wait for nothing meanwhile."""
+        """Wait for a turn if the body is long; process it in the context. Await nothing there: all long bodies wait."""
         if len(self.data) <= SHORT_BODY:
             yield
             return
@@ -86,8 +86,8 @@ class TurnQueue:
     ) -> None:
         self._clock = clock
         self._sleep = sleep
-        self._queue = FairQueue()  # what waits counts in the memory budget
-        self._used = 0.0  # seconds used lately, which wear off
+        self._queue = FairQueue()  # unbounded: the bodies that wait count in the memory budget
+        self._used = 0.0  # seconds used lately, which decay
         self._then = clock()
 
     @asynccontextmanager
@@ -130,7 +130,7 @@ def network_of(request: HTTPConnection) -> str:
 async def read_body(
     request: Request, limit: int, read_pacer: ReadPacer | None, malformed: tuple[type[Exception], ...] = ()
 ) -> AsyncIterator[bytes]:
-    """Yield the body of *request*, during its turn if it is long, so never wait in the context; see `hold_body`."""
+    """Yield the body of *request*, in its turn if it is long, so await nothing in the context; see `hold_body`."""
     async with hold_body(request, limit, read_pacer, malformed) as body, body.turn():
         yield bytes(body.data)
 
@@ -141,9 +141,9 @@ async def hold_body(
 ) -> AsyncIterator[IncomingBody]:
     """Yield the body of *request*, which counts in the memory budget. Make all checks that do not need it first.
 
-    Whoever processes it takes its turn for that. Raises `BodyRefused`: 413 once it is known to be longer than *limit*
-    bytes, 408 if it does not come within `BODY_SECONDS`, 503 if the memory budget of *read_pacer* is used up. If the
-    context raises one of *malformed*, the body is charged to its network.
+    Process it in its `turn`. Raises `BodyRefused`: 413 once it is known to be longer than *limit* bytes, 408 if it does
+    not arrive within `BODY_SECONDS`, 503 if the memory budget of *read_pacer* is used up. If the context raises one of
+    *malformed*, the body is charged to its network.
     """
     read_pacer = read_pacer or ReadPacer(None, perf_counter)
     # After 413 or 408 the client may still be sending, so the connection ends (HTTP/2 can end just the stream).
@@ -171,15 +171,15 @@ async def hold_body(
 
 
 async def _read(request: Request, body: IncomingBody, limit: int, read_pacer: ReadPacer) -> bool:
-    """Read until the end of *body*, or beyond its *limit*; False where it does not come in time."""
-    counted = PACED_EXTENSION in request.scope.get("extensions", ())
+    """Read until the end of *body*, or beyond its *limit*; return False if it does not arrive in time."""
+    is_paced = PACED_EXTENSION in request.scope.get("extensions", ())
     with anyio.move_on_after(BODY_SECONDS):
         async with aclosing(request.stream()) as chunks:
             async for chunk in chunks:
                 body.data += chunk
-                if not counted and (wait := read_pacer.record_bytes(body.network, len(chunk), None)):
+                if not is_paced and (wait := read_pacer.record_bytes(body.network, len(chunk), None)):
                     await anyio.sleep(wait)
-                # What has come already is given without waiting, and so not interrupted.
+                # Chunks that have arrived already come without waiting, so no cancellation or time limit interrupts.
                 if len(body.data) > limit or body.scope.cancel_called:
                     break
         return True

@@ -141,7 +141,7 @@ class BulkResponse(Response):
             tasks.cancel_scope.cancel()
 
     def _stop(self) -> None:
-        """The gateway stops: read no further line, and answer those that were read."""
+        """Read no further line, because the gateway stops, and answer those that were read."""
         self._send_seconds = STOP_SECONDS
         self._reading.cancel()
         self._sending.deadline = min(self._sending.deadline, anyio.current_time() + STOP_SECONDS)
@@ -251,7 +251,7 @@ class BulkResponse(Response):
         return _Result(number, 1, 0, problem.body(line=number) + b"\n")
 
     def _on_write_failure(self) -> None:
-        """The disk has failed for long: answer the lines that wait for it, and read no more."""
+        """Answer the lines that wait for the disk, which has failed for long, and read no more."""
         self._outcome_unknown = True
         self._reading.cancel()
         self._ready.set()

@@ -1,9 +1,9 @@
 """`POST .../messages` with one short message, answered without an ASGI application.
 
 It is the most frequent request, and its way through a task, the middleware and the router takes three times as long as
-publishing itself (decision 64). A server that has received a whole request asks `direct_post`, and lets
-`DirectPublisher` answer. Everything else is left to the application: lines, long bodies, pages of other origins.
-The checks are those of `gateway.http.publish`, and a property test compares the two ways.
+publishing itself (decision 64). A server that has received a whole request passes it to `direct_post`, and lets
+`DirectPublisher` answer it if that returns something. Everything else is left to the application: NDJSON, long bodies,
+pages of other origins. The checks are those of `gateway.http.publish`, and a property test compares the two ways.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .problems import MEDIA_TYPE, Problem, refusal
 from .publish import begin, parse_short
 
 _PATH: Final = re.compile(rb"/v1/channels/([^/]+)/messages")
-_OTHERS: Final = frozenset((b"origin", b"transfer-encoding", b"expect", b"upgrade"))  # headers that need more than this
+_UNSUPPORTED: Final = frozenset((b"origin", b"transfer-encoding", b"expect", b"upgrade"))  # headers for the application
 
 
 class Answer(NamedTuple):
@@ -61,16 +61,13 @@ class Post(NamedTuple):
 
 
 def direct_post(scope: Scope, size: int) -> Post | None:
-    """Return what can be answered here; None if the application has to answer.
-
-    *scope* is that of the request, whose body has *size* bytes.
-    """
+    """Return the request of *scope*, whose body has *size* bytes, if it can be answered here, else None."""
     if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
         return None
     if scope["method"] != "POST" or size > SHORT_BODY or (found := _PATH.fullmatch(scope["raw_path"])) is None:
         return None
     headers = dict(scope["headers"])
-    if len(headers) < len(scope["headers"]) or not _OTHERS.isdisjoint(headers):
+    if len(headers) < len(scope["headers"]) or not _UNSUPPORTED.isdisjoint(headers):
         return None
     if is_ndjson(headers.get(b"content-type", b"").decode("latin-1")):
         return None
@@ -85,13 +82,13 @@ class DirectPublisher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request can be answered here: none is traced."""
+        """Whether requests can be answered here; they cannot while they are traced."""
         return self._gateway.tracing is None
 
     def answer(self, scope: Scope, post: Post, body: bytes, answer: Callable[[Answer], None]) -> None:
         """Publish the *body* of *post*, whose scope is *scope*; call *answer* once it is on disk, or refused.
 
-        In a cluster it waits until this gateway accepts, or is cut off.
+        In a cluster it waits until it is this gateway's turn to accept, or the gateway is cut off.
         """
         gateway = self._gateway
         if gateway.membership is not None and gateway.log.held and gateway.log.failing is None:

@@ -96,7 +96,7 @@ class EventSession(Session):
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
-        """As `deliver`; detached streams wait for the disk with one call for all, and get the same chunks."""
+        """Deliver as `deliver` does; detached streams wait for the disk in one call, and share their chunks."""
         first = sessions[0]
         if not first._detached:  # as all of one dialect
             return super().deliver_all(run, sessions, origins)
@@ -104,11 +104,11 @@ class EventSession(Session):
         return len(run) * len(sessions)
 
     def dialect(self, channel: str) -> str:  # noqa: ARG002
-        """Whether it is detached."""
+        """Return the form of messages: chunks for a detached stream."""
         return CHUNK if self._detached else REST
 
     def when_written(self, call: Callable[[], None]) -> None:
-        """As for any session; what is not on disk yet is queued once it is."""
+        """Wait until what was logged so far is on disk, because nothing of it is queued before; then as any session."""
         ledger = self.bus.ledger
         ledger.when_synced(ledger.next_seq - 1, partial(super().when_written, call))
 
@@ -188,11 +188,11 @@ class EventSession(Session):
         return comment(reason) if self._welcome is None else b"\n: %b\n" % reason.encode()
 
     def _wake_shell(self) -> None:
-        """There may be another page."""
+        """Wake the shell: there may be another page."""
         self.wake()
 
     def _welcome_to(self, position: int, others: Iterable[Peer], **where: str) -> Iterator[bytes]:
-        """The event `welcome` in slices: who the client is, and the *others* that are there."""
+        """Return the event `welcome` in slices: who the client is, and which *others* listen."""
         head = b"id: %d\nevent: welcome\ndata: " % position
         slices = listing.list_slices("peers", map(views.peer, others), **views.peer(self.who), **where)
         return chain((head,), slices, (b"\n\n",))
@@ -271,7 +271,7 @@ class EventStream(StreamedResponse):
             self._session.bus.metrics.overflow(REST)
 
     def end(self) -> None:
-        """The client has left, unless the server has taken over."""
+        """End the session, unless the server has taken it over."""
         if not self._left:
             self._left = True
             self._session.receive_eof()

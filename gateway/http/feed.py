@@ -49,8 +49,8 @@ class Feed:
         self._by_channel: dict[str, list[Subscription]] = {}
         self._by_prefix: dict[str, list[Subscription]] = {}
         self._replaying: OrderedDict[Subscription, Replay] = OrderedDict()
-        self._furthest = 0  # the last sequence that a client had seen when it subscribed
-        self._unsynced: deque[Message] = deque()  # brought by the bus, in order, and not on disk yet
+        self._furthest = 0  # the highest sequence that the client had seen when it subscribed
+        self._unsynced: deque[Message] = deque()  # delivered by the bus, in order, and not on disk yet
 
     # Subscriptions
 
@@ -178,7 +178,7 @@ class Feed:
         return None
 
     def _end_replay(self, current: Subscription, held: Iterable[Message]) -> None:
-        """Continue with what the bus brought meanwhile, in order with what other subscriptions wait for."""
+        """Continue with what the bus delivered meanwhile, merged in order with what other subscriptions wait for."""
         current.replay = None
         del self._replaying[current]
         waiting = {message.seq: message for message in (*self._unsynced, *held)}

@@ -1,8 +1,8 @@
-"""The sets of messages that are compared with another gateway's: read once, kept while there is memory, and continued.
+"""The sets of messages that are compared with those of another gateway: read once, cached, and kept up to date.
 
 A thread reads and queries them, one request at a time: a million messages take some seconds to read, and a fraction of
-a second to query. A set is kept until others are needed or memory is short, and is saved for the next time it is
-needed, also after a restart.
+a second to query. A set is cached until others are needed or memory is short. It is also saved on disk, so it need not
+be read again the next time, even after a restart.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class MessageSets:
     """The sets that were asked for last; a holder of the memory budget."""
 
-    network = ""  # nobody's alone
+    network = ""  # they belong to no single network
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

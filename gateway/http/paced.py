@@ -69,7 +69,7 @@ async def paced_response(
 ) -> Response:
     """Return the response that sends *slices* to *network*; `Throttled` if too many long answers are under way.
 
-    *check* raises `RequestError` if the reader may not read them, or no longer.
+    *check* is called before each slice, and raises `RequestError` if the reader may not read it, or no longer.
     """
     slot = await _slot(scheduler, network)
     try:
@@ -99,18 +99,18 @@ async def _slot(scheduler: AnswerScheduler, network: str) -> AnswerSlot:
 
 
 class _ChunkBuilder:
-    """Joins the slices of a response to pieces that are worth a write."""
+    """Joins the slices of a response into pieces that are worth a write."""
 
     def __init__(self, scheduler: AnswerScheduler, network: str, slices: Iterator[bytes], check: Check) -> None:
         self.network = network
-        self.piece = b""  # that was made last, and not taken yet
-        self.over = False  # nothing comes behind it
+        self.piece = b""  # the last piece that was made, until it is sent
+        self.over = False  # nothing follows it
         self._scheduler = scheduler
         self._slices = slices
         self._check = check
 
     async def make(self) -> None:
-        """Make the next piece: `LOW_WATER` bytes, or what the last slice brings beyond them, or the rest."""
+        """Make the next piece: at least `LOW_WATER` bytes, as whole slices, or the rest."""
         some: list[bytes] = []
         while not self.over and sum(map(len, some)) < LOW_WATER:
             part = await run_in_turn(self._scheduler, self.network, self._next)

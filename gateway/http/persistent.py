@@ -46,7 +46,7 @@ class PersistentConnections:
         if any(
             name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers
         ):
-            exchange = _Exchange(receive, send, kept)
+            exchange = _RequestWithBody(receive, send, kept)
             await self._app(scope, exchange.receive, exchange.send)
             return
 
@@ -58,7 +58,7 @@ class PersistentConnections:
         await self._app(scope, receive, tell)
 
 
-class _Exchange:
+class _RequestWithBody:
     """A request with a body, and its response."""
 
     def __init__(self, receive: Receive, send: Send, kept: tuple[bytes, bytes] | None) -> None:

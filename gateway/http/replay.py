@@ -1,9 +1,9 @@
-"""What a listener missed: the messages after a sequence, out of the log, until the bus brings the rest.
+"""What a listener missed: the messages after a sequence, from the log, until the bus delivers the rest.
 
-Laws of this file. Between what comes from the log and what comes from the bus lies a boundary: everything below it
-is read from the log, everything from it on was brought by the bus, so no message is missing or there twice. The
-boundary is set when the log has no more, and counts once everything below it is on disk. If more is brought than may
-be held until then, it is dropped, and read from the log behind a new boundary.
+Laws of this file. A boundary separates what comes from the log from what comes from the bus: every message below it is
+read from the log, and every other one was delivered by the bus, so none is missing and none comes twice. The boundary
+is set when the log has no more, and is reached once everything below it is on disk. If the bus delivers more until then
+than may be held, that is dropped, and read from the log up to a new boundary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .selection import Selection
 PAGE = 32  # messages that are read from the log in one turn of the loop
 MAX_HELD = 1 << 20  # bytes that are held beyond the boundary
 OVERHEAD = 512  # bytes that a message takes beside its content, about
-GRACE_MS = 300_000  # how long ago a message came, at most, that is passed on without the right `history`
+GRACE_MS = 300_000  # the age up to which a message is passed on without the right `history`
 
 
 class Gap(NamedTuple):
@@ -59,7 +59,7 @@ class Replay:
         readable_history: Callable[[str], bool],
         wake: Callable[[], None],
     ) -> None:
-        self.seen = after  # the last sequence that was passed on, or that nothing before is missing of
+        self.seen = after  # the sequence up to which everything was passed on, or does not match
         self.held: list[Message] = []  # from the boundary on
         self.held_size = 0  # about the bytes in it
         self.over = False  # everything below the boundary was read
@@ -67,7 +67,7 @@ class Replay:
         self._selection = selection
         self._readable = readable
         self._readable_history = readable_history
-        self._old = gateway.bus.clock() - GRACE_MS  # what came before; it stays so, however long reading takes
+        self._old = gateway.bus.clock() - GRACE_MS  # older messages need the right; fixed, however long reading takes
         self._wake = wake
         self._boundary: int | None = None
         self._awaiting_sync = False  # until everything below the boundary is on disk
@@ -78,7 +78,7 @@ class Replay:
         return not (self.over or self._awaiting_sync)
 
     def hold(self, message: Message) -> None:
-        """Hold *message*, which the bus brought; before there is a boundary, the log will have it."""
+        """Hold *message*, which the bus delivered; without a boundary, drop it, as it is read from the log."""
         if self._boundary is None:
             return
         self.held.append(message)
@@ -106,13 +106,13 @@ class Replay:
             self.seen = max(self.seen, last)
             if page or gap is not None:
                 return Page(gap, page)
-            if last < end:  # nothing was found so far: let others have their turn
+            if last < end:  # nothing was found in this part of the log: let others have their turn
                 break
             self._continue_at_boundary()
         return Page(None, [])
 
     def _continue_at_boundary(self) -> None:
-        """The log has no more: set the boundary or, if that is reached, end."""
+        """Set the boundary, since the log has no more; end if there is one, as it is reached."""
         if self._boundary is not None:
             self.over = True
             return

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.core.outbox import LOW_WATER
 
 GRACE_SECONDS = 1.0  # for the server to report the end of a complete response
-CHECKS = 3  # looks at a response in the time that a write may stand still
+CHECKS = 3  # of a response in the time for which a write may stall
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
@@ -32,8 +32,8 @@ def chunk(data: bytes) -> bytes:
 class StreamedResponse(Response):
     """A response of unknown length. A client that reads nothing of a write for *stalled_seconds* ends it.
 
-    `stalled` says afterwards whether that happened; the server aborts the unfinished response. That is looked at now
-    and then, so that a write costs no timer.
+    `stalled` says afterwards whether that happened; the server aborts the unfinished response. It is checked `CHECKS`
+    times in that period, so that a write needs no timer.
     """
 
     def __init__(self, media_type: str, headers: dict[str, str] | None = None, *, stalled_seconds: float) -> None:
@@ -106,7 +106,7 @@ class StreamedResponse(Response):
 
 
 def coalesce(data: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *data* joined to pieces of about `LOW_WATER` bytes, each worth a write."""
+    """Yield *data* joined into pieces of about `LOW_WATER` bytes, each worth a write."""
     some: list[bytes] = []
     size = 0
     for one in data:

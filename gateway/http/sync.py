@@ -1,8 +1,7 @@
-"""`/v1/sync`: which messages two gateways do not share, and handing these over.
+"""`/v1/sync`: finds the messages that two gateways do not share, and hands them over.
 
-`trellis sync` asks both gateways in turns: one says what it wants to know next (`differences`), the other answers,
-until the differences are known. Then each of them hands messages over, and takes those of the other. Neither keeps a
-session.
+`trellis sync` asks the gateways in turn: one says what it needs to know next (`differences`), and the other answers,
+until the differences are known. Then each hands over messages that the other lacks. Neither keeps a session.
 """
 
 from __future__ import annotations
@@ -50,10 +49,9 @@ Selected = Annotated[list[str], Query(description="Channels, and patterns as `ne
 Named = Annotated[list[str], Query(description="One channel, whatever characters its name has; repeatable.")]
 
 BYTES = {"type": "string", "format": "binary", "description": "A message of negentropy, version 1."}
-QUESTION = {"requestBody": {"required": True, "content": {OCTETS: {"schema": BYTES}}}}
-COMPARE = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
-WANTED = COMPARE
-LINES = {
+NEGENTROPY_BODY = {"requestBody": {"required": True, "content": {OCTETS: {"schema": BYTES}}}}
+JSON_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
+LINES_BODY = {
     "requestBody": {"required": True, "content": {key: {"schema": {"type": "string"}} for key in (NDJSON[0], TEXT)}}
 }
 
@@ -75,7 +73,7 @@ class Wanted(msgspec.Struct):
 
 
 class _Handover(NamedTuple):
-    """A request that hands messages over: who sent it, on which channels, and from where."""
+    """A request that hands messages over: its caller, the channels that it names, and its network."""
 
     caller: Caller
     selection: Selection
@@ -95,7 +93,7 @@ class Sync:
 
         The body is a message of the side that begins, and so is the response one of the other side.
         """
-        caller, names = await self._asked(request, channels, channel)
+        caller, names = await self._begin(request, channels, channel)
         async with self._body(request, MAX_MESSAGE) as body:
             said = await self._sets.use(caller.principal.address, names, partial(_answer, message=bytes(body.data)))
         return Response(said, media_type=OCTETS)
@@ -106,7 +104,7 @@ class Sync:
         Without a `message` it begins. The response has the next `message` for the other gateway, null at the end, and
         the ids of messages that only this one has (`have`) and of those that only the other one has (`need`).
         """
-        caller, names = await self._asked(request, channels, channel)
+        caller, names = await self._begin(request, channels, channel)
         async with self._body(request, MAX_MESSAGE) as body:
             async with body.turn():
                 asked = _parse(bytes(body.data), Compare)
@@ -124,22 +122,22 @@ class Sync:
         The lines are in the order of the log. A response may leave messages out, so that it does not become too long:
         ask again for the others. What is no longer kept is left out too.
         """
-        caller, names = await self._asked(request, channels, channel)
+        caller, names = await self._begin(request, channels, channel)
         async with self._body(request, MAX_MESSAGE) as body:
             async with body.turn():
                 ids = set(map(_id, _parse(bytes(body.data), Wanted).ids))
             places = await self._sets.use(caller.principal.address, names, partial(_places, ids=ids))
-        lines, size, told_size, told = list[bytes](), 0, 0, set[bytes]()
+        lines, size, charged_size, given = list[bytes](), 0, 0, set[bytes]()
         for count, seq in enumerate(places):
             if size >= MAX_LINES:
                 break
-            if not count % STEP or size - told_size > SHORT_BODY:
-                caller.charge((size - told_size) / SHORT_BODY)
-                told_size = size
+            if not count % STEP or size - charged_size > SHORT_BODY:
+                caller.charge((size - charged_size) / SHORT_BODY)
+                charged_size = size
                 await anyio.sleep(0)
             message = self.gateway.index.entry(seq)
             if isinstance(message, Message) and message.channel in names:
-                lines.append(line_of(self.gateway, message, told))
+                lines.append(line_of(self.gateway, message, given))
                 size += len(lines[-1])
         return Response(b"".join(lines), media_type=NDJSON[0])
 
@@ -183,7 +181,7 @@ class Sync:
             if handed.needs:
                 await anyio.sleep(0)  # many signatures are checked
             if self.gateway.membership is not None:
-                await self.gateway.membership.until_acting()  # others had their turn meanwhile
+                await self.gateway.membership.until_acting()  # the turn may have passed to others meanwhile
             found = take(caller, handed)
         except Incomplete as error:
             assert handed is not None
@@ -202,11 +200,11 @@ class Sync:
     def _body(self, request: Request, limit: int) -> AbstractAsyncContextManager[IncomingBody]:
         return hold_body(request, limit, self.gateway.bus.read_pacer, (MalformedSync, Problem))
 
-    async def _asked(self, request: Request, lists: list[str], names: list[str]) -> tuple[Caller, frozenset[str]]:
-        """The caller, and the channels that the request is about: those that are named, and others by pattern.
+    async def _begin(self, request: Request, lists: list[str], names: list[str]) -> tuple[Caller, frozenset[str]]:
+        """Check and charge a request before it waits for anything; return the caller and the channels that it names.
 
-        The request is charged here, before it waits for anything. Raises `Problem`, `Forbidden`, `UnknownChannel` or
-        `Throttled`.
+        Of the channels that match a pattern, these are the ones that the caller may read. Raises `Problem`,
+        `Forbidden`, `UnknownChannel` or `Throttled`.
         """
         caller = Caller(self.gateway, request)
         selection = parse_selection(lists, names)
@@ -227,12 +225,13 @@ class Sync:
 
 
 def _lines(body: bytearray) -> list[bytes]:
-    """The lines of *body*; raises `Problem` where there are more than `MAX_IDS`, before they take memory."""
+    """Return the lines of *body*; raise `Problem` if there are more than `MAX_IDS`, before they take memory."""
+    too_many = Problem("invalid-parameter", f"not more than {MAX_IDS} lines in one request")
     if body.count(b"\n") > MAX_IDS or body.count(b"\r") > MAX_IDS:
-        raise Problem("invalid-parameter", f"not more than {MAX_IDS} lines in one request")
+        raise too_many
     lines = bytes(body).splitlines()
     if len(lines) > MAX_IDS:
-        raise Problem("invalid-parameter", f"not more than {MAX_IDS} lines in one request")
+        raise too_many
     return lines
 
 
@@ -292,9 +291,9 @@ def _id(text: str) -> bytes:
 
 # fmt: off
 ROUTES = [
-    Route("POST", "/v1/sync",             Sync.answer, media_type=OCTETS, more=QUESTION),
-    Route("POST", "/v1/sync/differences", Sync.differences, more=COMPARE, schema="Differences"),
-    Route("POST", "/v1/sync/export",      Sync.export, media_type=NDJSON[0], more=WANTED),
-    Route("POST", "/v1/sync/import",      Sync.import_, media_type=NDJSON[0], more=LINES),
+    Route("POST", "/v1/sync",             Sync.answer, media_type=OCTETS, more=NEGENTROPY_BODY),
+    Route("POST", "/v1/sync/differences", Sync.differences, more=JSON_BODY, schema="Differences"),
+    Route("POST", "/v1/sync/export",      Sync.export, media_type=NDJSON[0], more=JSON_BODY),
+    Route("POST", "/v1/sync/import",      Sync.import_, media_type=NDJSON[0], more=LINES_BODY),
 ]
 # fmt: on

@@ -1,7 +1,7 @@
-"""Messages that one gateway hands over to another, a line of JSON each, and what becomes of them there.
+"""Messages that one gateway hands over to another, a line of JSON each, written and taken.
 
-With a canonical id a message is published as the caller's, under that id, because nobody proves who wrote it. Otherwise
-its author gave it an id in a protocol, and the line has the exact text of it there; that protocol's adapter checks and
+A message with a canonical id is published as the caller's, under that id, because nothing proves who wrote it. Any
+other got its id from its author, in a protocol: the line has its exact text, and that protocol's adapter checks and
 publishes it, signed as it is. `gateway.core.shared_ids` says which id a message has for other gateways.
 """
 
@@ -27,14 +27,14 @@ from .media import MAX_CONTENT, TOO_LONG
 from .problems import Problem
 
 AHEAD: Final = 300_000  # ms that an author's time may be ahead of the clock here
-MAX_NEEDS: Final = 64  # texts that a message brings with it
+MAX_NEEDS: Final = 64  # texts that a line carries for its message
 ACCEPTED, KNOWN = b"accepted", b"known"
 
 
 class Handed(msgspec.Struct, rename="camel"):
-    """A line; `wire` is the exact text of a message whose id a protocol gave, and `timestamp` is in ms.
+    """A line. `timestamp` is in ms; `wire` is the exact text of a message that has its id from a protocol.
 
-    `needs` are texts of that protocol, other than messages, that must come first.
+    `needs` are texts of that protocol that have to be taken before it, and are no messages.
     """
 
     id: str
@@ -50,18 +50,18 @@ class Handed(msgspec.Struct, rename="camel"):
 _DECODER: Final = msgspec.json.Decoder(Handed)
 
 
-def line_of(gateway: Gateway, message: Message, told: set[bytes]) -> bytes:
+def line_of(gateway: Gateway, message: Message, given: set[bytes]) -> bytes:
     """Return *message* as a line for another gateway, with the digest by which sets are compared.
 
-    It has everything that the message needs, but what was *told* with others.
+    The line has the texts that the message needs, except those in *given*, to which they are added.
     """
     common = common_id(message.id, message.ids)
     parent = None if message.parent is None else gateway.index.message(message.parent)
     wire, needs = None, list[str]()
     if not canonical_in(common) and message.wire is not None:
         wire = message.wire.decode()
-        for each in islice(_needed_by(gateway, message, told), MAX_NEEDS):
-            told.add(each)
+        for each in islice(_needed_by(gateway, message, given), MAX_NEEDS):
+            given.add(each)
             needs.append(each.decode())
     return (
         b'{"digest":"%b","id":%b,"channel":%b,"protocol":%b,"timestamp":%d,"inReplyTo":%b,"wire":%b,"needs":%b,"content":%b}\n'
@@ -79,9 +79,9 @@ def line_of(gateway: Gateway, message: Message, told: set[bytes]) -> bytes:
     )
 
 
-def _needed_by(gateway: Gateway, message: Message, told: Collection[bytes]) -> Iterator[bytes]:
+def _needed_by(gateway: Gateway, message: Message, given: Collection[bytes]) -> Iterator[bytes]:
     adapter = _adapter(gateway, message.protocol)
-    return iter(()) if adapter is None else (each for each in adapter.needed_by(message) if each not in told)
+    return iter(()) if adapter is None else (each for each in adapter.needed_by(message) if each not in given)
 
 
 def _adapter(gateway: Gateway, protocol: str) -> Adapter | None:
@@ -106,9 +106,9 @@ def parse_line(line: bytes) -> Handed:
 
 
 def take(caller: Caller, handed: Handed) -> Message | bool:
-    """Publish a message that another gateway *handed* over; return it, or whether it was new if an adapter took it.
+    """Publish the message that another gateway *handed* over; return it, or False if it is known here.
 
-    Raises `RequestError` if it is refused.
+    If an adapter takes it, return whether it was new. Raises `RequestError` if it is refused.
     """
     gateway, channel = caller.gateway, handed.channel
     if not valid_name(channel):

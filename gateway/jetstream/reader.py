@@ -38,12 +38,12 @@ MAX_UNTAKEN = 2 * PORTION  # messages read and not yet taken, beyond which nothi
 MAX_UNTAKEN_BYTES = 16 << 20  # of them; one portion may come beyond either
 EXPIRES_SECONDS = 30.0  # after which a portion that is not full is asked for again
 HEARTBEAT_SECONDS = 2.0  # of the server
-SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS  # after which the server has forgotten us
-STALLED_SECONDS = 10.0  # for which nothing comes although the stream has more, and the server says that it is there
+SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS  # without a heartbeat, after which the server no longer has the consumer
+STALLED_SECONDS = 10.0  # without a message although the stream has more, after which a consumer is given up
 RETRY_SECONDS = 0.1  # between two consumers
 HOLE_SECONDS = 20.0  # for which all answers say that the stream lacks something, after which it does
 LIFETIME_SECONDS = 60.0  # of a consumer that asks for nothing
-HEARTBEAT, EXPIRED, FULL = "100", "408", "maxbytes"  # what the server says of a portion; the last in words
+HEARTBEAT, EXPIRED, FULL = "100", "408", "maxbytes"  # two statuses of a portion, and a word in a description of one
 NO_STREAM = (
     "the NATS servers have no stream {}, of which {:,} entries were read: it was deleted, or the servers have lost it. "
     "What was accepted is in the logs of the members: begin a new stream with the longest of them "
@@ -66,7 +66,7 @@ class StreamGap(OperatorError):
 
 
 class _Lack:
-    """Since when all answers have said that the stream lacks something."""
+    """The time since which all answers have said that the stream lacks something."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -175,7 +175,7 @@ class EntryReader:
             raise self._gap
 
     async def _state(self, manager: JetStreamManager) -> StreamState | None:
-        """What the stream has, so that reading can go on; None if that is not known now. Raises `StreamGap`."""
+        """Return what the stream has, if reading can continue; None if that is not known now. Raises `StreamGap`."""
         try:
             info = await manager.stream_info(self._stream)
         except NotFoundError:
@@ -198,7 +198,7 @@ class EntryReader:
         return state
 
     async def _ask(self, subject: str, inbox: str) -> None:
-        """Ask for a portion if none is open, and what was read is taken."""
+        """Ask for a portion unless one is open, or too much that was read is not taken yet."""
         if self._open or self.position - self.taken > MAX_UNTAKEN or self._untaken > MAX_UNTAKEN_BYTES:
             return
         self._open, self._rest = True, PORTION
@@ -211,7 +211,7 @@ class EntryReader:
         await self._client.publish(subject, json.dumps(asked).encode(), reply=inbox)
 
     async def _wait(self) -> None:
-        """Wait until something comes, or for a while. Raises `TimeoutError` if a portion is open and nothing came."""
+        """Wait for input, `SILENCE_SECONDS` at most; raise `TimeoutError` if a portion is open and nothing came."""
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
                 await self._wake.wait()

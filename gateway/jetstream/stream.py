@@ -31,10 +31,10 @@ from .window import OutgoingBatch, SendWindow
 ACK_SECONDS = 5.0  # after which a batch that the server has not acknowledged is sent again; an election takes as long
 RETRY_SECONDS = 0.25  # before sending again, and between attempts to connect
 RECONNECT_SECONDS = 1  # between attempts of the client to connect again
-WATCH_SECONDS = 2.0  # between questions what the servers keep
+WATCH_SECONDS = 2.0  # between requests for the state of the stream
 PING_SECONDS = 2  # between pings; a server that does not answer two is left
 SILENT_SECONDS = 10.0  # without an answer that names a leader, after which another server is tried; elections take less
-LOOK_SECONDS = 1.0  # between looks at the connection; one that is not closed in that time is aborted
+LOOK_SECONDS = 1.0  # between checks of the connection; one that is still closing at the next check is aborted
 MAX_AGE_SECONDS = 7 * 86_400.0  # of what the stream keeps: a gateway that was away for longer needs a peer's log
 STOP_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
@@ -123,7 +123,7 @@ class JetStream:
         self._thread.join(STOP_SECONDS)
 
     def status(self) -> JetStreamStatus:
-        """How it is doing."""
+        """Return the state of the connection and of the stream."""
         reader = self._reader
         position = self._after if reader is None else reader.position
         client = self._client
@@ -214,9 +214,9 @@ class JetStream:
             self._fail(str(gap))
 
     async def _watch(self) -> None:
-        """Ask every few seconds what the servers keep; while none answers, what they said before stays.
+        """Request the state of the stream every few seconds; while no server answers, keep the last one.
 
-        An answer that names no leader is none: it is about the copy of one server, which may be cut off.
+        An answer that names no leader does not count: it is about the copy of one server, which may be cut off.
         """
         manager = JetStreamManager(self._client)
         while True:
@@ -239,8 +239,8 @@ class JetStream:
     async def _leave(self) -> None:
         """Leave a server that is cut off from the others: it answers pings, and names no leader of the stream.
 
-        Abort a connection that the client cannot close, because what was written last does not get through: it would
-        wait for TCP, some minutes. Fail if the client has given up for good, as it does when a server ends the
+        Abort a connection that the client cannot close because its last data does not get through: the client would
+        wait some minutes for TCP. Fail if the client has given up for good, as it does when a server ends the
         connection with an error.
         """
         left, was_closing = time.monotonic(), False
@@ -280,7 +280,7 @@ class JetStream:
         logger.info("the stream is connected", server=server_of(self._client))
 
     async def _ensure(self) -> None:
-        """Create the stream, if there is none; not if it was read before, since a new one would lack what it had."""
+        """Create the stream if there is none, unless it was read before: a new one would lack what it had."""
         name = self._settings.name
         manager = JetStreamManager(self._client)
         config = StreamConfig(

@@ -35,7 +35,7 @@ class ClientWebSocketWire:
     def __init__(self, stream: ByteStream, protocol: ClientProtocol, turns: InputTurns | None = None) -> None:
         self._stream = stream
         self._turns = turns or input_turns()
-        self._read_data, self._at = b"", 0  # what is parsed, and as far as it is
+        self._read_data, self._at = b"", 0  # what was read, and how much of it is parsed
         self._wire = StreamWire(stream)
         self._protocol = protocol
         self._writing = anyio.Lock()  # answers to pings are written beside the session's data

@@ -1,4 +1,4 @@
-"""CPU times, which say what a step of the event loop cost while other programs may have had the processor."""
+"""CPU times: what a step of the event loop cost, even if other programs had the processor in between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import inf
 from time import perf_counter, process_time, thread_time
 from typing import NamedTuple
 
-MAX_AGE = 0.001  # seconds
+MAX_AGE = 0.001  # seconds for which a reading of `CpuClock` is used again
 
 
 class CpuTime(NamedTuple):
@@ -29,8 +29,8 @@ def cpu_since(began: CpuTime | None) -> CpuTime | None:
 class CpuClock:
     """Reads the CPU time so far once for all steps that begin within `MAX_AGE`.
 
-    What a step took by such a reading may include what was done in that time before. So a step may be charged that much
-    more than it took, though never more than it took by the clock.
+    Such a reading may be older than the step, and then includes work that was done before it. So a step may be charged
+    up to `MAX_AGE` more than it took, though never more than it took by the clock.
     """
 
     def __init__(self) -> None:

@@ -69,9 +69,10 @@ class Flusher:
         self._woken[connection] = None
 
     def before_flush(self, call: Callable[[], None], always: bool) -> bool:
-        """Run *call*, which may wake connections, directly before the next flush, which comes soon.
+        """Run *call*, which may wake connections, directly before the next flush, which comes soon; return True.
 
-        Return False, and do not, if no more than one read came before the last flush; unless it has to run *always*.
+        If no more than one read came before the last flush, nothing would be gathered: then return False and do not run
+        it, unless *always*.
         """
         if not (always or self._shared):
             return False

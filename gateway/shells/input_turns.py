@@ -17,7 +17,7 @@ from .cpu_time import cpu_since, cpu_time
 from .turns import LoopUsage, turns_of
 
 SLICE = 0.001  # seconds of input after which others may have their turn, where turns are not shared
-PORTION = 512  # bytes of a stream that are handled at once: its shortest lines take some ms
+PORTION = 512  # bytes of a stream that are handled at once: so many bytes of its shortest lines take some ms
 BUSY_PORTION = 128  # the same of a connection that has used more than its share
 
 Step = Callable[[], bool]  # handles a little of the input; returns whether more is left that can be handled now
@@ -38,7 +38,7 @@ class InputTurns:
         return 0.0
 
     def _work(self, step: Step, seconds: float) -> bool:
-        """Call *step* for so long, at least once; return whether more is left."""
+        """Call *step* for so many *seconds*, at least once; return whether more is left."""
         deadline = perf_counter() + seconds
         while more := step():
             if perf_counter() >= deadline:
@@ -104,7 +104,7 @@ class SharedInputTurns(InputTurns):
 
 
 def input_turns() -> InputTurns:
-    """The turns of a new connection on the loop that runs."""
+    """Return the turns of a new connection on the running loop."""
     if sniffio.current_async_library() == "asyncio":
         return SharedInputTurns(asyncio.get_running_loop())
     return InputTurns()

@@ -52,7 +52,7 @@ class Dialler:
 
     @property
     def id(self) -> str:
-        """What distinguishes the link from all others."""
+        """Return the name that distinguishes the link from all others."""
         return f"{self.protocol} {self.link.name}"
 
     @property
@@ -80,7 +80,7 @@ class Dialler:
         }
 
     def permit(self, permitted: bool) -> None:
-        """Let it connect or, where another gateway of a cluster does, end the connection and wait."""
+        """Let the link connect; if not *permitted*, as another gateway of the cluster holds it, disconnect and wait."""
         if permitted == self._permitted:
             return
         self._permitted, self._failures, self._since = permitted, 0, self._clock()
@@ -138,7 +138,7 @@ class Dialler:
                 await anyio.aclose_forcefully(stream)
 
     async def _open(self, stream: ByteStream, turns: InputTurns) -> Wire:
-        """The wire on a connected *stream*."""
+        """Return the wire on *stream*, which is connected; open a WebSocket on it if the link has a path."""
         link = self.link
         if link.path is None:
             return StreamWire(stream, turns)
@@ -168,7 +168,7 @@ class Dialler:
 
 
 def _host(link: OutboundLink) -> str:
-    """The host as URLs have it."""
+    """Return the host as it is written in URLs: an IPv6 address stands in brackets."""
     return f"[{link.host}]" if ":" in link.host else link.host
 
 

@@ -1,9 +1,9 @@
-"""The lines of HTTP requests that wait while their network has used up its share of the loop.
+"""Queues of HTTP requests that wait while their network has used up its share of the loop.
 
-Those that wait begin one after another, the oldest first. If all began as soon as the debt is paid, they would hold up
-the loop together, and a network could have any number of requests for one wait; if each looked again by itself, looking
-would cost more than answering. For the same reason no more than one of a line begins in each iteration of the loop:
-what a request costs is known only afterwards.
+A queue is called a line here. The requests in it begin one after another, the oldest first. If all of them began as
+soon as the debt is paid, together they would hold up the loop, and a network could have any number of requests for one
+wait. If each checked the debt by itself, checking would cost more than answering. A line admits one request in each
+iteration of the loop at most, because what a request costs is known only afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MIN_WAIT = 0.001  # seconds; uvloop calls what is due in less than half a millis
 
 
 class Line(NamedTuple):
-    """Which connections wait for each other: new ones of *network* or others, and those that misbehaved apart."""
+    """The name of a queue: a network has one for new connections and one for others, and two for penalised ones."""
 
     network: str
     is_new: bool
@@ -29,14 +29,14 @@ class Waiter(Protocol):
 
     @property
     def line(self) -> Line:
-        """The line that it belongs in."""
+        """Return the line that it belongs in; this may change while it waits."""
 
     @property
     def line_wait(self) -> float:
-        """The seconds until the first of that line may begin."""
+        """Return the seconds until the first of that line may begin; 0 if it may begin now."""
 
     def admit(self) -> None:
-        """Begin."""
+        """Begin the request; called once for each time that it joined a line."""
 
 
 class NetworkLines:
@@ -44,11 +44,11 @@ class NetworkLines:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._lines: dict[Line, OrderedDict[Waiter, None]] = {}  # for each, one call of `_admit` is on its way
-        self._places: dict[Waiter, Line] = {}
+        self._lines: dict[Line, OrderedDict[Waiter, None]] = {}  # for each of them, one call of `_admit` is scheduled
+        self._places: dict[Waiter, Line] = {}  # the line that each waiter is in
 
     def must_wait(self, waiter: Waiter) -> bool:
-        """Whether *waiter*, a new connection, has to wait; if so, it is in line from now on."""
+        """Put *waiter*, a new connection, in line if it has to wait; return whether it does."""
         name = waiter.line
         if name in self._lines or waiter.line_wait:
             self.join(waiter)
@@ -57,7 +57,7 @@ class NetworkLines:
         return False
 
     def join(self, waiter: Waiter, *, first: bool = False) -> None:
-        """Let *waiter* begin when those before it have, none if it is *first*, and its network may have more."""
+        """Put *waiter* at the end of its line, or at the front if *first*; `admit` is called when its turn comes."""
         if waiter in self._places:
             return
         name = self._places[waiter] = waiter.line
@@ -67,7 +67,7 @@ class NetworkLines:
         line.move_to_end(waiter, last=not first)
 
     def leave(self, waiter: Waiter) -> None:
-        """Forget *waiter*, which has ended."""
+        """Take *waiter*, which has ended or begins, out of its line."""
         if (name := self._places.pop(waiter, None)) is not None:
             del self._lines[name][waiter]
 
@@ -83,7 +83,7 @@ class NetworkLines:
             self._loop.call_soon(self._admit, name)
 
     def _admit(self, name: Line) -> None:
-        """Let the first in line begin if its network may have more of the loop now."""
+        """Admit the first in line if its network may use the loop now; close the line once it is empty."""
         line = self._lines[name]
         if not line:
             del self._lines[name]

@@ -44,11 +44,11 @@ class Wire(Protocol):
 
     @property
     def unread_seconds(self) -> float:
-        """Return for how long a saturated session may leave what arrived unread."""
+        """Return the seconds for which a saturated session may leave input unread."""
 
     @property
     def more_follows(self) -> bool:
-        """Return whether more of what arrived together is left for `receive_more`."""
+        """Whether `receive_more` can return more of what arrived together."""
 
     async def receive(self) -> bytes | None:
         """Return what arrived, or None at the end of the stream."""

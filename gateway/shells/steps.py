@@ -16,7 +16,7 @@ class StepObserver(Protocol):
     """Receives the measurements: the connection that the request came on."""
 
     def begin_step(self) -> CpuTime | None:
-        """A step begins; return what `worked` needs."""
+        """Note that a step begins; return what `worked` needs."""
 
     def worked(self, seconds: float, began: CpuTime | None) -> None:
         """Record that the step took *seconds*; *began* is what `begin_step` returned."""

@@ -30,7 +30,7 @@ class HandshakeLimit(Protocol):
     """Limits the connections that have no session yet."""
 
     def enter(self, address: str) -> str | None:
-        """Count a connection from *address*; return the reason if there is no room for it, else None."""
+        """Count a connection from *address*; if there is no room for it, return the reason, else None."""
 
     def leave(self, address: str) -> None:
         """Stop counting a connection, which has ended or becomes a session."""

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class TlsServer:
     """Accepts connections on *listener*; *protocol_factory* makes a protocol for each that ends its handshake in time.
 
-    *handshakes* has the time limit, and limits the handshakes under way.
+    *handshakes* has the TLS context, the time limit, and the limit to the handshakes under way.
     """
 
     def __init__(

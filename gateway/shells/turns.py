@@ -30,12 +30,12 @@ SHARE = 0.05  # of the time: a connection that uses more of the loop is busy
 ALLOWANCE = 0.005  # seconds that a connection may use at once before it counts as busy
 MOST_USED = 10 * ALLOWANCE  # seconds of use that count at most: one second of `SHARE`
 MIN_PORTION, FIRST_PORTION, MAX_PORTION = 256, 4 << 10, 256 << 10  # bytes that are handled at once
-WAITING = 8  # seconds of waiting that count as one of work: for the disk, but mostly for other programs
-BELIEVED = ALLOWANCE / 2  # seconds by the clock that count as work where the CPU time was not measured
-WATCH_SECONDS = 10.0  # for which the CPU time of a connection is measured after it took longer
+WAITING = 8  # a step that waits, for the disk but mostly for other programs, counts as an eighth of that time
+BELIEVED = ALLOWANCE / 2  # seconds by the clock that a step may count where its CPU time was not measured
+WATCH_SECONDS = 10.0  # for which a connection's CPU time is measured once a step of it has counted `BELIEVED` or more
 CHEAP_SECONDS = LONG_TURN / 8  # a read that takes less is not accounted for
-BUSY_FIRST = 4  # iterations, in one of which busy connections come before long reads of light ones
-BYTE_DELAY = 8e-6  # seconds by which a byte of a light connection lets others come first: two for the longest read
+BUSY_FIRST = 4  # in one of so many iterations, busy connections come before long reads of light ones
+BYTE_DELAY = 8e-6  # seconds that each byte of a long read counts when these are ordered: two for the longest
 
 
 class Schedulable(Protocol):
@@ -61,9 +61,7 @@ class Turns:
         self._known = 0  # `other_arrivals` when `shared` was last asked
         self._seen = 0  # `other_arrivals` at the last `_run`
         self._last_arrival = -SILENCE_SECONDS  # when `other_arrivals` was last seen to have grown (`perf_counter`)
-        self._yielding_since = (
-            0.0  # when busy connections began to wait for light ones (`perf_counter`); 0 if they do not
-        )
+        self._yielding_since = 0.0  # when busy connections began to wait for light ones (`perf_counter`), or 0
 
     @property
     def progress(self) -> Progress:
@@ -71,12 +69,12 @@ class Turns:
         return Progress(len(self._light) + len(self._busy), self._runs)
 
     def add(self, busy: Schedulable, priority: float) -> None:
-        """Let *busy* take one of the next turns, one for each call; the lowest *priority* (`LoopUsage`) comes first."""
+        """Give *busy* one turn for each call; the lowest *priority* (see `LoopUsage.priority`) comes first."""
         heappush(self._busy, (priority, next(self._numbers), busy))
         self._call()
 
     def add_light(self, light: Schedulable, size: int) -> None:
-        """Let *light*, which has *size* bytes of input, take one of the next turns before all busy connections."""
+        """Give *light*, which has *size* bytes of input, a turn before those of busy connections."""
         heappush(self._light, (perf_counter() + size * BYTE_DELAY, next(self._numbers), light))
         self._call()
 
@@ -131,7 +129,7 @@ class Turns:
                 self._call()
 
     def _yields(self) -> bool:
-        """Whether to wait for others, which had input since the last call and are served first."""
+        """Whether to wait once more: light connections had input since the last call, and are served first."""
         if self.other_arrivals == self._seen:
             self._yielding_since = 0.0
             return False
@@ -155,10 +153,10 @@ def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
 class LoopUsage:
     """How much of the loop a connection has used lately.
 
-    The clock tells that at no cost, but runs on while other programs have the processor. A long time by the clock
-    therefore counts only in part, and the CPU time is measured for a while, which costs four calls to the kernel.
-    That of the loop's thread says whether a connection is busy. That of the whole process is charged to its network:
-    other threads work on what was asked for as well, and the loop waits for them.
+    Reading the clock costs nothing, but it runs on while other programs have the processor. A step that took long by
+    the clock therefore counts only in part, and for a while the CPU time is measured, at four calls to the kernel a
+    step. The CPU time of the loop's thread decides whether a connection is busy. That of the whole process is charged
+    to its network, because other threads work on its requests too, and the loop waits for them.
     """
 
     __slots__ = ("_level", "_then", "_watched_until")
@@ -185,9 +183,9 @@ class LoopUsage:
     def add(self, seconds: float, now: float, worked: CpuTime | None = None) -> float:
         """Record what took *seconds* up to *now* (`perf_counter`).
 
-        *worked* is the CPU time used meanwhile, None if that was not measured. Return the seconds to charge, for other
-        programs may have had the processor: the CPU time of the process where it was measured, no more than `BELIEVED`
-        where it was not.
+        *worked* is the CPU time used meanwhile, None if that was not measured. Return the seconds to charge. Other
+        programs may have had the processor, so these are the CPU time of the process if it was measured, and at most
+        `BELIEVED` if it was not.
         """
         charged = used = min(seconds, BELIEVED)
         if worked is not None:
@@ -202,7 +200,7 @@ class LoopUsage:
 
 
 class Portion(LoopUsage):
-    """The load of a connection, and how many bytes it handles at once, by what they were measured to cost."""
+    """The load of a connection, and how many bytes of its input to handle at once, as measured."""
 
     __slots__ = ("size",)
 
@@ -214,7 +212,7 @@ class Portion(LoopUsage):
         """Record that *size* bytes were handled since *begin* (`perf_counter`), out of a budget of *budget* seconds.
 
         *worked* is the CPU time used meanwhile, None if that was not measured. Other programs may have had the
-        rest of the time, so waiting counts an eighth. Return the seconds that count, as `add`.
+        rest of the time, so waiting counts an eighth (`WAITING`). Return the seconds to charge, as `add` does.
         """
         now = perf_counter()
         seconds = now - begin

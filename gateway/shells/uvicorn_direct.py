@@ -20,12 +20,12 @@ class DirectHttp(HeadHttp):
     publisher: DirectPublisher | None = None
 
     def answered(self, status: int) -> None:
-        """The answer to a request has *status*."""
+        """Record the *status* of an answer."""
 
     def answers_directly(self, cycle: RequestResponseCycle) -> bool:
-        """Whether the request is answered here; if not, the application has to.
+        """Answer the request here if that is possible; return False if the application has to.
 
-        A client that does not read its answers is left to the application, which waits for it.
+        The application also answers a client that does not read, because it can wait until the client does.
         """
         publisher = self.publisher
         if publisher is None or cycle.more_body or self.flow.write_paused:
@@ -39,7 +39,7 @@ class DirectHttp(HeadHttp):
         return True
 
     def _write_answer(self, cycle: RequestResponseCycle, answer: Answer) -> None:
-        """Write what uvicorn would, with the headers of the middleware."""
+        """Write the response that uvicorn would have written, with the headers that the middleware adds."""
         if cycle.disconnected or self.transport.is_closing():
             return
         assert self.gateway is not None

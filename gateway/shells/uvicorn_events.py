@@ -21,12 +21,12 @@ from .connection import Connection
 
 
 class EventProtocol(Connection):
-    """A session that only speaks, in the chunks of an HTTP/1.1 response whose head is written."""
+    """A session that only sends, in the chunks of an HTTP/1.1 response whose head is written already."""
 
     __slots__ = ()
 
     def feed(self, data: bytes) -> None:
-        """Discard what a client sends while it listens."""
+        """Discard *data*: a client has nothing to send while it listens."""
 
     def _watch_stall(self, left: int) -> None:
         self._stall_timer = self._loop.call_later(events.STALLED_SECONDS, self._check_stall, left)

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol with bounds on the head of a request, and without any upgrade but that to a WebSocket.
+"""uvicorn's HTTP protocol with limits on the head of a request, and without any upgrade but that to a WebSocket.
 
-llhttp takes what follows a request with `Upgrade` for another protocol, whatever that is, and uvicorn goes on as if
-there had been no body: the body would be read as the next request, past the rules of a proxy in front. A server may
-ignore `Upgrade` (RFC 9110, section 7.8), so such a request is parsed again without it.
+llhttp stops parsing after a request with `Upgrade`, whatever protocol that names, and uvicorn then goes on as if the
+request had no body: the body would be read as the next request, unseen by the rules of a proxy in front (request
+smuggling). A server may ignore `Upgrade` (RFC 9110, section 7.8), so such a request is parsed again without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.http.problems import Problem
 
 from .uvicorn_timeouts import TimedHttp
 
-MAX_SILENCE: Final = MAX_HEAD  # bytes within which a body must go on: chunks have extensions, and trailers follow them
+MAX_SILENCE: Final = MAX_HEAD  # bytes between two pieces of a body: chunk extensions, and the trailers at its end
 
 
 class HeadHttp(TimedHttp):
@@ -24,7 +24,7 @@ class HeadHttp(TimedHttp):
 
     max_head = MAX_HEAD
     _is_too_long = False  # the head of the request
-    _silence = 0  # bytes in which nothing of a body was
+    _silence = 0  # bytes read since the last piece of a body, outside heads
     _body_size = 0  # bytes of the body of the last request
     _body_length = 0  # its Content-Length
 
@@ -69,7 +69,7 @@ class HeadHttp(TimedHttp):
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     def _should_upgrade(self) -> bool:
-        """Whether uvicorn is to leave this request alone, which is in an upgrade: `_feed` decides what it becomes."""
+        """Return True, so that uvicorn does not answer a request with `Upgrade` by itself: `_feed` decides about it."""
         return True
 
     def _is_handshake(self) -> bool:
@@ -91,7 +91,7 @@ class HeadHttp(TimedHttp):
         return line + b"".join(kept) + b"\r\n"
 
     def on_message_begin(self) -> None:
-        """The head of a request begins."""
+        """Begin the head of a request."""
         super().on_message_begin()
         self._body_size = self._body_length = 0
         self._begin_head()

@@ -62,7 +62,8 @@ class FastHttp(PacedHttp):
 
     The admission of *gateway* counts the connections that are not handed over, and its budget the bytes that they hold.
     Requests are parsed a few at a time: what a client sends before it was answered is kept unparsed, and no more is
-    read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`).
+    read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`), and each of a network
+    that is in debt in line (`gateway.shells.network_lines`).
     """
 
     _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`
@@ -73,8 +74,8 @@ class FastHttp(PacedHttp):
     _lingering = False  # the last response is written; further input is discarded
     _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
     _waiting: tuple[RequestResponseCycle, Any] | None = None  # the request that is answered next, by an application
-    _queued = False  # it waits for its turn
-    _working = False  # a step is measured; see `_do`
+    _queued = False  # `_waiting` waits for a turn, or in line for one
+    _measuring = False  # a step is being measured; see `_measure`
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -111,7 +112,7 @@ class FastHttp(PacedHttp):
     # What arrives
 
     def data_received(self, data: bytes) -> None:
-        """Parse as much as there is room for; the rest waits for responses or for its turn."""
+        """Parse as much as there is room for; the rest waits for earlier responses or for its turn."""
         if self._lingering:
             self._discard(len(data))
             return
@@ -153,7 +154,7 @@ class FastHttp(PacedHttp):
 
     def _parse(self, data: bytes, at: int = 0) -> None:
         """Parse *data* from *at* on in slices, as long as not too many requests wait for the one before them."""
-        self._do(partial(self._parse_slices, data, at))
+        self._measure(partial(self._parse_slices, data, at))
         if self._ending:
             return
         if self.cycle is not None and self.cycle.response_complete and self._idle_since is None:
@@ -188,7 +189,7 @@ class FastHttp(PacedHttp):
     def _postpone(self, data: bytes, begin: int = 0) -> None:
         """Parse *data* from *begin* on later; until then nothing is read and the timer of the head is stopped.
 
-        In line, a head is read on: a client that gives up is noticed by that alone, and must not take anybody's turn.
+        A connection in line is read all the same: only so is a client that has given up noticed, and its turn given on.
         """
         if self._unparsed:
             data, begin = self._unparsed[self._parsed_size :] + data, 0
@@ -200,19 +201,19 @@ class FastHttp(PacedHttp):
             self._head_suspended = True
 
     def on_headers_complete(self) -> None:
-        """Offer what this server can do to the application."""
+        """Offer the application the ASGI extensions of this server; chunks need HTTP/1.1."""
         has_chunks = self.parser.get_http_version() == "1.1"
         self.scope["extensions"] = self._extensions if has_chunks else {PACED_EXTENSION: {}}
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Answer a request as soon as what was read is parsed, or on a busy connection when its turn has come."""
+        """Answer a request once what was read is parsed; on a busy or penalised connection, or in debt, in its turn."""
         self._waiting = cycle, app
         self._queued = self.penalty is not None or self._load.busy or self._charge(0.0) > 0
         if self._queued:
             self._await_turn()
-        elif not self._working:
-            self._do(self._start)
+        elif not self._measuring:
+            self._measure(self._start_answer)
 
     def _await_turn(self) -> None:
         if self._charge(0.0):
@@ -221,14 +222,14 @@ class FastHttp(PacedHttp):
             self._turns.add(self, self._load.priority)
 
     def admit(self) -> None:
-        """Let the request that has waited in line have a turn, or parse the head that has."""
+        """Give the request that has waited in line a turn, or parse the head that has."""
         if self._waiting is None:
             super().admit()
         elif not self._ending:
             self._turns.add(self, self._load.priority)
 
     def take_turn(self) -> None:
-        """Answer the waiting request, or else parse more, which uses up this turn of the loop."""
+        """Answer the waiting request, or parse more if there is none; either uses up this turn of the loop."""
         if self._ending:
             return
         wait = self._charge(0.0)
@@ -243,25 +244,25 @@ class FastHttp(PacedHttp):
             self._lines.join(self, first=True)
         else:
             self._turns.spend(self._turns.budget_seconds)
-            self._do(self._start)
+            self._measure(self._start_answer)
             if self._unparsed:  # the turn may have been for that
                 self._continue_parsing()
 
-    def _do(self, work: Callable[[], None]) -> None:
-        """Do *work*, and start to answer what waits then and needs no turn; charge what that takes together."""
-        if self._working:  # what is measured around this ends in the same way
+    def _measure(self, work: Callable[[], None]) -> None:
+        """Do *work*, then start to answer the requests that need no turn; charge the time of both."""
+        if self._measuring:  # the call around this one does the rest
             work()
             return
-        began, begin, self._working = self.begin_step(), perf_counter(), True
+        began, begin, self._measuring = self.begin_step(), perf_counter(), True
         try:
             work()
             while self._waiting is not None and not self._queued:
-                self._start()
+                self._start_answer()
         finally:
-            self._working = False
+            self._measuring = False
         self.worked(perf_counter() - begin, began)
 
-    def _start(self) -> None:
+    def _start_answer(self) -> None:
         assert self._waiting is not None
         (self._answering, app), self._waiting = self._waiting, None
         if not self.answers_directly(self._answering):
@@ -269,11 +270,11 @@ class FastHttp(PacedHttp):
             super()._start_asgi_task(self._answering, observed)
 
     def _write_answer(self, cycle: RequestResponseCycle, answer: Answer) -> None:
-        """Write a direct answer, most of which are written after the step that took the request."""
-        self._do(partial(super()._write_answer, cycle, answer))
+        """Write a direct answer in a step of its own: most are written after the step that took the request."""
+        self._measure(partial(super()._write_answer, cycle, answer))
 
     def worked(self, seconds: float, began: CpuTime | None) -> None:
-        """A step of parsing or answering requests took *seconds*; *began* is the CPU time that it began at."""
+        """Record that a step of parsing or answering took *seconds*; *began* is the CPU time when it began."""
         used = self._load.add(seconds, perf_counter(), cpu_since(began) if seconds > CHEAP_SECONDS else None)
         if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
             self._charge(used if self._turns.shared else 0.0)
@@ -301,8 +302,7 @@ class FastHttp(PacedHttp):
     def detach(self, session: Session) -> None:
         """Let *session*, whose response has begun, have the connection; its chunks follow.
 
-        Requests that came behind that one would never be answered, and are dropped. A client that is gone ends the
-        session.
+        Requests behind that one would never be answered, and are dropped. If the client is gone, the session ends.
         """
         if self._ending or self._answering is None:
             session.receive_eof()

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, which waits where too much was sent, refused or asked for (`gateway.core.read_pacer`)."""
+"""uvicorn's HTTP protocol, slowed where a client sends or asks too much, or is refused (`gateway.core.read_pacer`)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429, 431})  # of responses to malformed requests, or over a limit
 MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
-MAX_DISCARD_PAUSE = 0.25  # seconds between two reads of it: the connection is aborted soon
-CONNECTION_SECONDS = 0.0003  # of the loop, that accepting and closing a connection takes
+MAX_DISCARD_PAUSE = 0.25  # seconds between two reads of those bytes; the connection is aborted after `LINGER_SECONDS`
+CONNECTION_SECONDS = 0.0003  # of the loop that it takes to accept and close a connection
 
 _numbers = count(-1, -1)  # of connections; negative, unlike those of sessions
 
 
 class PacedHttp(DirectHttp):
-    """A protocol that parses nothing while its connection is paused, and says for how long a request has to wait."""
+    """A protocol that parses nothing while its connection is paused, and decides how long a request has to wait."""
 
     network = ""  # of the client, while the connection is counted
     penalty: Penalty | None = None
     _paused = False  # nothing is parsed for a while
-    _in_line = False  # it is paused because the head of its first request waits in line
-    _answered = False  # a request was; before that a connection has no share of its own
+    _in_line = False  # `_paused`, because the head of its first request waits in line
+    _answered = False  # a request has been answered; before that a connection has no share of its own
     _discarded = 0  # bytes that came after the last response
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -35,19 +35,19 @@ class PacedHttp(DirectHttp):
         self._lines = network_lines_of(self.loop)
 
     def answered(self, status: int) -> None:
-        """The answer to a request has *status*."""
+        """Record the *status* of an answer; refusals count against the connection."""
         if status in REFUSED_STATUSES and (read_pacer := self._read_pacer) is not None:
             read_pacer.record_refused(self)
 
     @property
     def line(self) -> Line:
-        """Return which line the next request waits in; new connections and kept ones begin alternately."""
+        """Return the line that the next request waits in; new connections and kept ones have one each."""
         read_pacer = self._read_pacer
         return Line(self.network, self.cycle is None, read_pacer is not None and read_pacer.is_penalized(self))
 
     @property
     def line_wait(self) -> float:
-        """Return the seconds until the network may have more of the loop, and a penalised connection its share."""
+        """Return the seconds until the network may use the loop, and a penalised connection its own share of it."""
         return self._charge(0.0)
 
     def admit(self) -> None:
@@ -63,7 +63,7 @@ class PacedHttp(DirectHttp):
                 self._pause_for(wait)
 
     def _discard(self, size: int) -> None:
-        """Record that *size* bytes came after the last response, and read more when the network may send more."""
+        """Record that *size* bytes came after the last response; read no more until the network may send more."""
         self._discarded += size
         if self._discarded > MAX_DISCARDED:
             self.transport.abort()
@@ -76,10 +76,10 @@ class PacedHttp(DirectHttp):
             self.flow.resume_reading()
 
     def _pace(self, size: int) -> None:
-        """Record that *size* bytes were read; pause if they were too many, or while the network owes.
+        """Record that *size* bytes were read; pause if they were too many, or while the network is in debt.
 
-        The first head waits in line. What continues a head or a body waits only for the debt, as its request has begun;
-        a request whose head comes at once is parsed, and waits in line for its answer.
+        The head of a connection's first request waits in line before it is parsed. A later head is parsed at once, and
+        waits in line to be answered. The rest of a head or body that has begun waits only until the debt is paid.
         """
         if (read_pacer := self._read_pacer) is None:
             return
@@ -105,7 +105,7 @@ class PacedHttp(DirectHttp):
             self._resume()
 
     def _wait_in_line(self) -> None:
-        """Let the head of a first request wait as long as its network has to; an answer waits for its turn."""
+        """Put a connection in line whose first head has not been parsed, if its network has to wait."""
         is_shared = self._read_pacer is not None and self._read_pacer.is_shared
         self._paused = self._in_line = is_shared and self.cycle is None and self._lines.must_wait(self)
 
@@ -114,7 +114,7 @@ class PacedHttp(DirectHttp):
         raise NotImplementedError
 
     def _charge(self, seconds: float) -> float:
-        """Charge *seconds* of work; return how long to pause until what its requests cost is paid off."""
+        """Charge *seconds* of work; return the seconds until everything charged so far is paid off."""
         if (read_pacer := self._read_pacer) is None:
             return 0.0
         pause = 0.0 if self.penalty is None else read_pacer.charge_loop_time(self, seconds)

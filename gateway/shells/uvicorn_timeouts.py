@@ -1,7 +1,8 @@
 """uvicorn's HTTP protocol with time limits: for the head of a request, reading a response, being idle, and shutdown.
 
-Timers are started only for what lasts: a head that was not read as a whole, and a connection that has no timer yet when
-it becomes idle. To start and cancel two for each request would take a tenth of the time of a short one.
+A timer is started only where something may last: for a head that was not read as a whole, and for a connection that has
+none yet when it becomes idle. Starting and cancelling two timers for each request would take a tenth of the time of a
+short one.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ class TimedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The gateway stops: abort the connection if it has not ended soon after the goodbye."""
+        """Say goodbye as the gateway stops, and abort the connection if it has not ended soon after."""
         super().shutdown()
         if not self.transport.is_closing():
             self.loop.call_later(2 * LINGER_SECONDS, self.transport.abort)
 
     def pause_writing(self) -> None:
-        """The client does not read; abort the connection if that lasts."""
+        """Note that the client does not read, and abort the connection if it reads nothing for long."""
         super().pause_writing()
         self._watch_stall(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Note that the client reads again."""
         self._stop_stall_timer()
         super().resume_writing()
 
     def on_response_complete(self) -> None:
-        """Begin with the request that waits, or wait for one."""
+        """Begin with the request that waits, or become idle."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -74,7 +75,7 @@ class TimedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def _unset_keepalive_if_required(self) -> None:
-        """The connection is not idle; uvicorn calls this when something was read."""
+        """End idleness: uvicorn calls this when something was read."""
         self._idle_since = None
 
     def _stop_timers(self) -> None:

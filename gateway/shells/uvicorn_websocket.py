@@ -64,7 +64,7 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         await TimedSteps(super().run_asgi(), self)
 
     def begin_step(self) -> None:
-        """A step of the application begins; only the clock is read."""
+        """Do nothing: only the clock is read, not the CPU time."""
 
     def worked(self, seconds: float, began: object) -> None:  # noqa: ARG002  # see `begin_step`
         """Charge what the step took."""

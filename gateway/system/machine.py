@@ -20,7 +20,7 @@ RESERVED = 256  # descriptors for the log, the index, listeners, links and progr
 
 
 def memory() -> int:
-    """The memory for this process in bytes: the machine's, or its container's if that has less."""
+    """Return the memory for this process in bytes: the machine's, or its container's if that has less."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in CGROUPS:
         with suppress(OSError, ValueError):  # there is no such file, or it says "max"
@@ -29,7 +29,7 @@ def memory() -> int:
 
 
 def resident() -> int:
-    """The resident memory of this process in bytes; 0 on systems that do not tell."""
+    """Return the resident memory of this process in bytes; 0 on systems that do not report it."""
     try:
         return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -37,10 +37,10 @@ def resident() -> int:
 
 
 def limit_arenas() -> None:
-    """Let all threads but the first allocate from one arena; to be called before they begin.
+    """Let all threads but the first allocate from one arena; call it before they start.
 
-    glibc gives each thread its own, up to eight for each core, and returns a page to the system only when nothing in it
-    is in use: what a thread once needed stays in its arena. Other C libraries need no such call.
+    glibc gives each thread an arena of its own, up to eight for each core, and returns a page to the system only when
+    nothing in it is in use: what a thread needed once stays in its arena. Other C libraries need no such call.
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is not None:
@@ -58,7 +58,7 @@ def trim_memory() -> None:
 
 
 class Trimmer:
-    """Returns freed memory when there may be much of it. *do* runs a call in a thread, then another one on the loop."""
+    """Returns freed memory when there may be much of it. *do* runs a call in a thread, then another on the loop."""
 
     def __init__(self, do: Callable[[Callable[[], None], Callable[[object], None]], None]) -> None:
         self._do = do
@@ -66,7 +66,7 @@ class Trimmer:
         self._seconds = 0
 
     def tick(self) -> None:
-        """Trim, if it is due and worth it; called once a second."""
+        """Trim if it is due and the process has grown; called once a second."""
         self._seconds += 1
         if self._seconds % TRIM_SECONDS == 0 and resident() > self._least + FREED:
             self._do(trim_memory, self._done)
@@ -85,12 +85,12 @@ def raise_descriptors() -> int:
 
 
 def descriptors() -> int:
-    """The limit of open files of this process."""
+    """Return the limit of open files of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 def connections() -> int:
-    """How many connections of peers the limit of open files allows."""
-    there_are = descriptors()
-    return there_are - min(RESERVED, there_are // 4)
+    """Return how many connections of peers the limit of open files allows."""
+    limit = descriptors()
+    return limit - min(RESERVED, limit // 4)

@@ -1,4 +1,4 @@
-"""Makes what is expensive for all that wait for it at once, and not more often than is allowed."""
+"""Makes an expensive result once for all callers that wait for it, and no more often than an interval allows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class SharedResult(Generic[T]):
-    """The result of *make*, which no two callers run at the same time, nor within *interval* seconds of its end.
+    """The result of *make*, which is called again no earlier than *interval* seconds after its last call has ended.
 
-    What a thread makes is no step of the event loop, so no connection is charged for it, and yet it takes the
-    interpreter from the loop: twenty programs that ask for the metrics all the time would take half of it.
+    The work of a thread is no step of the event loop, so no connection is charged for it; yet it takes the interpreter
+    from the loop. Twenty programs that request the metrics all the time would take half of it.
     """
 
     def __init__(self, make: Callable[[], Awaitable[T]], interval: float) -> None:
@@ -27,7 +27,7 @@ class SharedResult(Generic[T]):
         self._not_before = 0.0  # (`monotonic`)
 
     async def get(self) -> T:
-        """Return a result whose making began after this call did."""
+        """Return the result of a call of *make* that began after this call."""
         wanted = self._begun + 1
         async with self._lock:
             if self._made is None or self._made[0] < wanted:

@@ -22,20 +22,20 @@ class Worker:
     def __init__(self, post: Post, on_fault: Callable[[Exception], None]) -> None:
         self._post = post
         self._on_fault = on_fault
-        self._given = self._done = 0  # calls
+        self._submitted = self._done = 0  # calls
         self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
         self._thread.start()
 
     def submit(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run *call* in the thread, then *done* with its result on the loop; None if it raised."""
-        self._given += 1
+        """Run *call* in the thread, then *done* on the loop, with its result, or None if it raised."""
+        self._submitted += 1
         self._queue.put((call, done))
 
     @property
     def progress(self) -> Progress:
-        """How many calls wait, and how many were done."""
-        return Progress(self._given - self._done, self._done)
+        """Return how many calls wait, and how many were done."""
+        return Progress(self._submitted - self._done, self._done)
 
     def stop(self) -> None:
         """Finish the calls that were submitted, and stop."""
@@ -55,7 +55,7 @@ class Worker:
 
 
 class Timer:
-    """Runs calls on the loop after a delay, one after another: each delay begins when the one before it has ended."""
+    """Runs calls on the loop after delays, one after another: each delay begins when the one before it has ended."""
 
     def __init__(self, post: Post) -> None:
         self._post = post

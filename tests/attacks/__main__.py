@@ -16,7 +16,7 @@ from .table import BY_NAME
 
 COLUMNS = (
     "attack",
-    "told",
+    "answers",
     "dropped",
     "MiB",
     "left",
@@ -30,11 +30,11 @@ COLUMNS = (
     "lost",
     "verdict",
 )
-QUIET = 3.0  # seconds before and after each: medians of fewer answers differ by more than what is looked for
+QUIET = 3.0  # seconds before and after each: medians of fewer samples differ by more than the effect that is measured
 
 
 def main() -> int:
-    """Play, print, and tell by the exit code whether every bound held."""
+    """Play attacks and print the table; return 1 if a bound did not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.attacks", description="Attacks, and what they cost others.")
     parser.add_argument("names", nargs="*", choices=[*BY_NAME, []], metavar="NAME", help="which; all if none is named")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each goes on, where any time will do")
@@ -69,7 +69,7 @@ def _play(name: str, seconds: float, data: Path | None, env: dict[str, str]) -> 
 
 
 def summed(outcomes: Sequence[AttackOutcome]) -> AttackOutcome:
-    """The *outcomes* of several rounds as one: the round of the median, with the worst of all waits and costs."""
+    """Return *outcomes* of several rounds as one: the round of the median, and the worst waits and costs of all."""
     by_median = sorted(outcomes, key=lambda each: each.wait.moved)
     typical = by_median[len(by_median) // 2]
     waits, costs = [each.wait for each in outcomes], [each.cost for each in outcomes]
@@ -93,15 +93,15 @@ def summed(outcomes: Sequence[AttackOutcome]) -> AttackOutcome:
 
 
 def judge(outcomes: Sequence[AttackOutcome]) -> list[str]:
-    """What did not hold: a bound in any of the rounds, or what is asked of an idle machine in all of them together."""
+    """Return what did not hold: bounds of single rounds, and bounds for an idle machine in all rounds together."""
     faults = [f"FAULT {fault}" for each in outcomes for fault in each.faults()]
     return faults + summed(outcomes).strict()
 
 
 def row(outcome: AttackOutcome) -> tuple[str, ...]:
-    """A line of the table but for its verdict."""
+    """Return the cells of a row of the table, without the verdict."""
     report, cost, wait = outcome.report, outcome.cost, outcome.wait
-    told = ", ".join(f"{words} ({count})" for words, count in report.told.most_common(3))
+    answers = ", ".join(f"{words} ({count})" for words, count in report.answers.most_common(3))
     drops = f"{len(report.dropped)} of {report.connections}"
     drops += f", {max(report.dropped):.1f} s" if report.dropped else ""
     taken = f"{cost.memory:.0f}", f"{cost.left:.0f}", f"{cost.cpu:.1f} ({cost.share:.0%})", str(cost.descriptors)
@@ -112,7 +112,7 @@ def row(outcome: AttackOutcome) -> tuple[str, ...]:
         f"{wait.longest:.0f} ms",
         f"{wait.work:.0f} ms ({wait.where})",
     )
-    return outcome.attack.name, told, drops, *taken, *waited, f"{wait.lost} of {wait.sent}"
+    return outcome.attack.name, answers, drops, *taken, *waited, f"{wait.lost} of {wait.sent}"
 
 
 def _typical(medians: dict[str, float]) -> float:
@@ -120,7 +120,7 @@ def _typical(medians: dict[str, float]) -> float:
 
 
 def write(*rows: Iterable[str]) -> None:
-    """Lines of a table in Markdown."""
+    """Print *rows* of a table in Markdown."""
     for cells in rows:
         sys.stdout.write("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |\n")
     sys.stdout.flush()

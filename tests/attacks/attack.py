@@ -15,11 +15,11 @@ PATIENCE = 5.0  # seconds of CPU time that the gateway takes at most while an ho
 
 @dataclass(frozen=True)
 class Attack:
-    """One row of the table. `told` are words that one of the answers to the attacker has to begin with.
+    """One row of the table. `answers` are texts, each of which one of the answers to the attacker has to contain.
 
-    `dropped` is in how many seconds every connection has to be gone; `seconds` how long the attack needs to take, 0
-    where any time will do; `needs` what the gateway has to be: `keys`, `tls`, `trio`, `few` (descriptors), `small`,
-    and what it dials: `link` (a relay), `broker` (of Streamr), `peer` (an Arbor relay).
+    Every connection has to be closed within `dropped` seconds. The attack takes `seconds`, or any time if that is 0.
+    `needs` names what the gateway needs: `keys`, `tls`, `trio`, `few` (descriptors), and what it dials: `link` (a
+    relay), `broker` (of Streamr), `peer` (an Arbor relay).
     """
 
     name: str
@@ -27,7 +27,7 @@ class Attack:
     run: Run
     memory: float = MEMORY
     dropped: float | None = None
-    told: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
     seconds: float = 0
     needs: frozenset[str] = frozenset()
     patience: float = PATIENCE

@@ -79,7 +79,7 @@ def forged(target: Target, seconds: float) -> Report:
     listener.socket.setblocking(False)
     listener.pull(1 << 20)
     heard = [frame[3][7] for frame in texts(listener.first.partition(b"\r\n\r\n")[2]) if frame[1] == 0]
-    report.hold("what was signed is heard once, and nothing else", heard == ['"genuine"'])
+    report.require("what was signed is heard once, and nothing else", heard == ['"genuine"'])
     listener.socket.close()
     return report
 

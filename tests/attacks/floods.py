@@ -1,4 +1,4 @@
-"""Good requests, and forged ones, as fast as the gateway takes them."""
+"""Valid requests and forged ones, sent as fast as the gateway reads them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def streamr(target: Target, seconds: float) -> Report:
 
 
 def forged_streamr(target: Target, seconds: float) -> Report:
-    """Messages whose signatures are another's: each has to be looked at."""
+    """Messages signed by another key than their publisher's: each signature has to be verified."""
     now, report = time.time_ns() // 1_000_000, Report()
     victim = "0x" + "ab" * 20
     rows = [message("forged", '"x"', now + n, 0, victim, sign(str(n))) for n in range(BATCH)]
@@ -104,7 +104,7 @@ def forged_streamr(target: Target, seconds: float) -> Report:
     listener = websocket(target, STREAMR, text_frame([2, 9, "s", "forged", 0, None]))
     listener.turns = 1
     drive([*peers, listener], report, seconds)
-    report.hold("nothing forged is on the bus", b'"forged",0,' not in listener.last + listener.first)
+    report.require("nothing forged is on the bus", b'"forged",0,' not in listener.last + listener.first)
     return report
 
 
@@ -159,14 +159,14 @@ def logins(target: Target, seconds: float) -> Report:
             break
         report.sent += 1
         if not _login(target, PrivateKey.from_int(n)):
-            report.told["refused"] += 1
+            report.answers["refused"] += 1
     answer = http(target, "/api/v1/users/me", headers={"Authorization": f"Bearer {token}"})
-    report.hold("who was logged in still is", b"200 OK" in answer[:20] or b" 429 " in answer[:20])
+    report.require("who was logged in still is", b"200 OK" in answer[:20] or b" 429 " in answer[:20])
     return report
 
 
 def _login(target: Target, key: PrivateKey) -> str:
-    """A session token; empty where none is given."""
+    """Log in with *key*; return the session token, empty if the gateway refuses."""
     address = "0x" + _keccak(key.public_key.format(compressed=False)[1:])[12:].hex()
     head, _, body = http(target, f"/api/v1/login/challenge/{address}", "POST").partition(b"\r\n\r\n")
     if b" 200 " not in head[:20]:
@@ -189,13 +189,13 @@ def channels(target: Target, seconds: float) -> Report:
     """A new channel with every request, on all protocols."""
     report, numbers = Report(), count()
     puts = b"".join(request(target, f"/v1/channels/filled%2F{next(numbers)}", "PUT") for _ in range(NAMES))
-    said_ = b"".join(broadcast(f"filled/{next(numbers)}", "x") for _ in range(NAMES))
-    listened = b"".join(subscribe_relay(f"filled/{next(numbers)}") for _ in range(NAMES))
+    broadcasts = b"".join(broadcast(f"filled/{next(numbers)}", "x") for _ in range(NAMES))
+    subscribed = b"".join(subscribe_relay(f"filled/{next(numbers)}") for _ in range(NAMES))
     streams = b"".join(text_frame([2, 9, "s", f"filled/{next(numbers)}", 0, None]) for _ in range(NAMES))
-    peers = [Raw(target.http, puts), websocket(target, RELAY, said_), websocket(target, RELAY, listened)]
+    peers = [Raw(target.http, puts), websocket(target, RELAY, broadcasts), websocket(target, RELAY, subscribed)]
     drive([*peers, websocket(target, STREAMR, streams)], report, seconds)
     answer = http(target, "/v1/channels/honest%2Fposts/messages", "POST", b"1")
-    report.hold("who has a channel still speaks there", b" 201 " in answer[:20] or b" 429 " in answer[:20])
+    report.require("who has a channel still speaks there", b" 201 " in answer[:20] or b" 429 " in answer[:20])
     return report
 
 
@@ -221,7 +221,7 @@ def crowded(target: Target, seconds: float) -> Report:
             raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raw.socket.close()
         except OSError:
-            report.told["no connection"] += 1
+            report.answers["no connection"] += 1
         report.connections += 1
     for each in crowd:
         each.socket.close()
@@ -246,7 +246,7 @@ def churn(target: Target, seconds: float) -> Report:
         try:
             raw = opened[n % len(opened)]()
         except OSError:
-            report.told["no connection"] += 1
+            report.answers["no connection"] += 1
             continue
         if n % 3:
             raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,8 +1,8 @@
-"""A stateful fuzzer of connections: a random program opens them, stops reading, hangs up half, resets, and says much.
+"""A stateful fuzzer of connections: random programs open, half-close and reset them, stop reading, and send much.
 
 Every program follows from its seed, and is played on a gateway of its own, which has to serve a pair of honest peers
-all the time, and to stop when it is told to. A program leaves out most of what could be done: what is done often enough
-in one place finds more than a little of everything.
+all the time, and to stop in order. A program uses only some of the moves (swarm testing): much of a few finds more
+than a little of all.
 
 `python -m tests.attacks.fuzz_connections FIRST LAST` plays programs and says which find something; `--tree` is as in
 `python -m tests.attacks`.
@@ -46,7 +46,7 @@ from .unread import community_of
 from .wire import NARROW, Raw
 
 STEPS = 40
-MOST = 24  # connections at once
+MAX_CONNECTIONS = 24  # at once
 SERVED_SECONDS = 20.0  # an honest pair is served by then, however busy the machine is
 STOP_SECONDS = 30.0
 TOPICS = ("one", "two")
@@ -57,7 +57,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Found(Exception):
-    """The program has found something."""
+    """The program has found a fault."""
 
 
 class Program:
@@ -99,7 +99,7 @@ class Program:
 
     def open(self) -> None:
         """Somebody comes and listens, reading or not."""
-        if len(self._peers) >= MOST:
+        if len(self._peers) >= MAX_CONNECTIONS:
             self.close()
         topic = self._chance.choice(self._topics)
         window = self._chance.choice((0, NARROW))

@@ -1,4 +1,4 @@
-"""What no program of a protocol sends, as fast as the gateway takes it."""
+"""Malformed input of every protocol, sent as fast as the gateway reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MILLION = 1_000_000
 NOISE = random.Random(14).randbytes(20_000)
 NESTED = "[" * 5_000 + "]" * 5_000
 
-# What is no packet and no frame of any protocol, by its name; the longest are just short enough to be read.
+# Texts that are no message of any protocol, by their names; the longest are just short enough to be read.
 TEXTS: dict[str, bytes] = {
     "brackets": b"[" * MILLION,
     "braces": b'{"":' * (MILLION // 4),
@@ -35,7 +35,7 @@ TEXTS: dict[str, bytes] = {
     "nothing": b"",
 }
 
-# What is no WebSocket; the connection ends, and there comes the next one.
+# Bytes that are no WebSocket frames, by their names; each ends its connection, and another takes its place.
 BROKEN: dict[str, bytes] = {
     "not UTF-8": frame(b"\xff" * 1_000),
     "noise": NOISE,

@@ -1,4 +1,4 @@
-"""What makes a gateway remember, keep or unpack much for little."""
+"""Attacks that make the gateway remember, hold or decompress much for little input."""
 
 from __future__ import annotations
 
@@ -33,35 +33,36 @@ from .wire import PATIENCE, Raw, drive
 MILLION = 1_000_000
 PATH = "p" * 60_000
 RESENT = re.compile(rb'\[2,([567]),"r"')
-ROOM = 100  # channels whose newest message is large
+LARGE_CHANNELS = 100  # channels whose newest message is large
 
 
 def half_messages(target: Target, seconds: float) -> Report:
     """200 WebSocket messages of 1 MB that are never finished."""
     start = frame(b"x" * MILLION, final=False)[: MILLION - 100]
-    return _kept([websocket(target, path, start) for path in (RELAY, STREAMR) for _ in range(100)], seconds)
+    return _send_once([websocket(target, path, start) for path in (RELAY, STREAMR) for _ in range(100)], seconds)
 
 
 def half_fragments(target: Target, seconds: float) -> Report:
     """The same as whole fragments without the last one."""
     start = frame(b"x" * (MILLION - 1000), final=False)
-    return _kept([websocket(target, path, start) for path in (RELAY, STREAMR) for _ in range(100)], seconds)
+    return _send_once([websocket(target, path, start) for path in (RELAY, STREAMR) for _ in range(100)], seconds)
 
 
 def half_lines(target: Target, seconds: float) -> Report:
     """200 Sprout announces of 1,000 nodes, of which the last never comes."""
     start = b"announce 1 1000\n" + (b"SHA512_B32__" + b"A" * 43 + b" " + b"A" * 50_000 + b"\n") * 20
-    return _kept([Raw(target.sprout, start) for _ in range(200)], seconds)
+    return _send_once([Raw(target.sprout, start) for _ in range(200)], seconds)
 
 
 def bodies(target: Target, seconds: float) -> Report:
     """100 bodies of nearly 1 MB for a message, all without the last bytes; where there are keys, without a key."""
     head = request(target, "/v1/channels/bodies/messages", "POST", b"")
     start = head.replace(b"Content-Length: 0", b"Content-Length: %d" % MILLION) + b" " * (MILLION - 100)
-    return _kept([Raw(target.http, start) for _ in range(100)], seconds)
+    return _send_once([Raw(target.http, start) for _ in range(100)], seconds)
 
 
-def _kept(peers: list[Raw], seconds: float) -> Report:
+def _send_once(peers: list[Raw], seconds: float) -> Report:
+    """Let *peers* send their feeds once, and stay connected."""
     report = Report()
     for peer in peers:
         peer.turns = 1
@@ -84,7 +85,7 @@ def orphans(target: Target, seconds: float) -> Report:
     feed = (f"announce 1 {len(nodes)}\n" + "\n".join(nodes) + "\n").encode()
     first = f"announce 0 1\n{_line(author.identity())}\n".encode()
     peers = [Raw(target.sprout, feed, first) for _ in range(20)]
-    return _kept(peers, seconds)
+    return _send_once(peers, seconds)
 
 
 def tracker(target: Target, seconds: float) -> Report:
@@ -110,14 +111,14 @@ def ids(target: Target, seconds: float) -> Report:
         asked = text_frame([2, 9, "s", f"{n}{tail}", 0, None])
         keyed = publish(message(f"SYSTEM/keyexchange/{n}{tail}", '"x"', now))
         for index, text in enumerate((asked, keyed)):
-            peers[index] = _told(target, peers[index], text, report)
+            peers[index] = _send_and_read(target, peers[index], text, report)
     for peer in peers:
         peer.account(report)
     return report
 
 
-def _told(target: Target, peer: Raw, text: bytes, report: Report) -> Raw:
-    """Send *text* and read the answer; another peer where this one is over."""
+def _send_and_read(target: Target, peer: Raw, text: bytes, report: Report) -> Raw:
+    """Send *text* and read what was answered; return *peer*, or a new one if the gateway ended it."""
     try:
         peer.send(text)
         peer.pull(1 << 20)
@@ -141,7 +142,7 @@ def heads(target: Target, seconds: float) -> Report:
     """A header of 1 MB on HTTP requests and WebSocket handshakes, by 20 connections."""
     header = {"X-Large": "x" * MILLION}
     feeds = [request(target, "/v1/channels", headers=header), upgrade(target, RELAY, header)] * 10
-    return _kept([Raw(target.http, feed) for feed in feeds], seconds)
+    return _send_once([Raw(target.http, feed) for feed in feeds], seconds)
 
 
 def fragments(target: Target, seconds: float) -> Report:
@@ -149,21 +150,21 @@ def fragments(target: Target, seconds: float) -> Report:
     many = frame(b"x", final=False) + frame(b"x", 0, final=False) * 500_000
     peers = [websocket(target, path, many) for path in (RELAY, STREAMR) for _ in range(4)]
     pinging = [websocket(target, RELAY, frame(b"x", final=False) + frame(b"", PING) * 1_000) for _ in range(2)]
-    return _kept([*peers, *pinging], seconds)
+    return _send_once([*peers, *pinging], seconds)
 
 
 def arrays(target: Target, seconds: float) -> Report:
     """GET /v1/channels over channels whose newest message is 1 MiB of empty arrays."""
     body, report, deadline = b"[" + b"[]," * 349_000 + b"[]]", Report(), time.monotonic() + seconds / 2
     speaker, made = Raw(target.http), 0
-    for n in range(ROOM):
+    for n in range(LARGE_CHANNELS):
         if time.monotonic() > deadline:
             break
         speaker.send(request(target, f"/v1/channels/arrays%2F{n}/messages", "POST", body))
         if not (answer := speaker.receive_until(b"}")):
             break
         made += b" 201 " in answer[:20]
-    report.told[f"{made} channels of a message of 1 MiB"] += 1
+    report.answers[f"{made} channels of a message of 1 MiB"] += 1
     feeds = [request(target, path) for path in ("/v1/channels?limit=100", "/v1/peers/1", "/v1/channels/arrays%2F0")]
     drive([Raw(target.http, feed) for feed in feeds for _ in range(2)], report, seconds / 2)
     return report
@@ -181,7 +182,7 @@ def bomb(target: Target, seconds: float) -> Report:
         for path in (RELAY, STREAMR)
     ]
     for peer in peers:
-        report.hold("compression is not agreed to", b"permessage-deflate" not in peer.first.lower())
+        report.require("compression is not agreed to", b"permessage-deflate" not in peer.first.lower())
         peer.turns = 1
     drive(peers, report, seconds)
     return report
@@ -203,7 +204,7 @@ def descriptors(target: Target, seconds: float) -> Report:
     for each in connections:
         each.socket.close()
     time.sleep(0.5)
-    report.hold("it serves again when they are gone", b" 200 " in http(target, "/readyz")[:20])
+    report.require("it serves again when they are gone", b" 200 " in http(target, "/readyz")[:20])
     return report
 
 
@@ -218,10 +219,10 @@ def _fill_descriptors(target: Target, report: Report) -> list[Raw]:
         try:
             found.append(makes[n % 2]())
         except OSError:
-            report.told["no connection"] += 1
-            if report.told["no connection"] > 2:
+            report.answers["no connection"] += 1
+            if report.answers["no connection"] > 2:
                 break
-    report.told[f"{len(found) // 100}00 connections"] += 1
+    report.answers[f"{len(found) // 100}00 connections"] += 1
     return found
 
 
@@ -234,8 +235,8 @@ def _ask(connection: Raw, report: Report, text: bytes, each: bytes, last: bytes)
         connection.end()
         return
     if b" 200 " in answer[:20]:
-        report.hold("a page of history is whole or an error", answer.count(each) == 60)
-    report.told.update(["http " + answer[9:12].decode(errors="replace")])
+        report.require("a page of history is whole or an error", answer.count(each) == 60)
+    report.answers.update(["http " + answer[9:12].decode(errors="replace")])
 
 
 def _resend(streamr: Raw, report: Report) -> None:
@@ -254,6 +255,6 @@ def _resend(streamr: Raw, report: Report) -> None:
         streamr.end()
         return
     ending = RESENT.search(answer[-200:])
-    report.told["resend " + (ending[1].decode() if ending else "without an end")] += 1
+    report.answers["resend " + (ending[1].decode() if ending else "without an end")] += 1
     if ending and ending[1] in (b"5", b"6"):
-        report.hold("a resend is whole or an error", answer.count(b"[2,1,") == 60)
+        report.require("a resend is whole or an error", answer.count(b"[2,1,") == 60)

@@ -24,9 +24,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Cost:
-    """What the gateway's process took: MiB beyond what it had before, seconds of CPU time, and what it held at most.
+    """What the gateway's process used: MiB beyond its use before, seconds of CPU time, and the most it had open.
 
-    `left` is what of the memory it still had two seconds later; `share` is the CPU time by the time that passed.
+    `left` is how much of the memory it still had two seconds later; `share` is the CPU time divided by the time that
+    passed.
     """
 
     memory: float
@@ -53,7 +54,7 @@ class Meter:
         self._thread.start()
 
     def read(self, settle: float = 2.0) -> Cost:
-        """What it took up to now."""
+        """Return what the process used up to now; `left` is read after *settle* seconds."""
         cpu, peak = self._cpu_seconds() - self._cpu, self._peak()
         share = cpu / (time.monotonic() - self._begin)
         self._over.set()
@@ -68,7 +69,7 @@ class Meter:
         return times.user + times.system
 
     def _peak(self) -> int:
-        """The largest resident size since it was set back, in bytes."""
+        """Return the largest resident size since `clear_refs` was written, in bytes."""
         lines = (self._path / "status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) << 10
 
@@ -81,11 +82,11 @@ class Meter:
 
 @dataclass(frozen=True)
 class HonestImpact:
-    """What honest peers noticed: by kind the median in ms, before and during; the longest waits in ms; what was lost.
+    """What honest peers noticed: the median wait of each kind before the attack and during it, and what was lost.
 
-    `work` is the most CPU time in ms that the gateway took while one of them, of the kind `where`, waited: `longest`
-    is as much where nothing else runs on the machine. `usual` is the longest wait in quiet time. `idle` and `busy` are
-    the medians of that CPU time before and during.
+    `usual` is the longest wait in quiet time, `longest` that during the attack. `work` is the most CPU time that the
+    gateway used while a peer, of the kind `where`, waited: on a machine where nothing else runs, `longest` is about
+    as much. `idle` and `busy` are the medians of that CPU time before and during. All times are in ms.
     """
 
     before: dict[str, float]
@@ -101,12 +102,12 @@ class HonestImpact:
 
     @property
     def moved(self) -> float:
-        """By how much the medians moved, over all kinds: 0.1 is a tenth longer."""
+        """Return by how much the medians of all kinds moved: 0.1 is a tenth longer."""
         return _moved(self.before, self.during)
 
     @property
     def work_moved(self) -> float:
-        """The same of the gateway's CPU time while they waited, which does not depend on what else runs."""
+        """Return the same for the gateway's CPU time while they waited, which does not depend on what else runs."""
         return _moved(self.idle, self.busy)
 
 
@@ -125,7 +126,7 @@ class HonestProcess:
         assert self._answer() == "ready", "the honest peers did not begin"
 
     def take(self) -> list[Sample]:
-        """All samples since the last time."""
+        """Return all samples since the last call."""
         self._connection.send(None)
         samples: list[Sample] = self._answer()
         return samples
@@ -145,7 +146,7 @@ class HonestProcess:
 
 
 def compare(samples: Sequence[Sample], begin: float, end: float) -> HonestImpact:
-    """What was noticed of what happened from *begin* to *end* (time.monotonic); all the rest is quiet time."""
+    """Compare the samples from *begin* to *end* (time.monotonic) with all others, which are of quiet time."""
     during = [sample for sample in samples if begin <= sample[1] <= end]
     quiet = [sample for sample in samples if not begin <= sample[1] <= end]
     work, where = max(((work * 1000, kind) for kind, *_, work in during if work is not None), default=(0.0, ""))
@@ -161,12 +162,12 @@ def _longest(samples: Sequence[Sample]) -> float:
 
 
 def medians(samples: Sequence[Sample]) -> dict[str, float]:
-    """How long they waited, by kind, in milliseconds."""
+    """Return the median waits by kind, in milliseconds."""
     return _medians((kind, seconds) for kind, _, seconds, _ in samples)
 
 
 def cpu_medians(samples: Sequence[Sample]) -> dict[str, float]:
-    """The CPU time of the gateway meanwhile, by kind, in milliseconds."""
+    """Return the medians of the gateway's CPU time during these waits, by kind, in milliseconds."""
     return _medians((kind, work) for kind, *_, work in samples)
 
 

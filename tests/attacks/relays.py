@@ -109,7 +109,7 @@ def unread(target: Target, seconds: float) -> Report:
             silent.end()  # it learns nothing of that, as it does not read
         silent.account(report)
     speaker.socket.close()
-    report.hold("who never reads is dropped", dropped)
+    report.require("who never reads is dropped", dropped)
     return report
 
 
@@ -133,7 +133,7 @@ def attack(target: Target, seconds: float, feed: Feed, begin: Begin = Dialled) -
             if readable:
                 peer.pull()
         peer.account(report)
-    report.hold("the gateway dials again", report.connections)
+    report.require("the gateway dials again", report.connections)
     return report
 
 

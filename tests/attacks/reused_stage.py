@@ -10,11 +10,11 @@ import pytest
 
 from .attack import Attack
 from .stage import AttackOutcome, Stage
-from .table import ATTACKS, OPEN
+from .table import ATTACKS
 
-SECONDS = 1.2  # that an attack goes on, where any time will do
-MOMENT = 2.0  # seconds to wait for those who attacked before; another gateway starts as fast
-QUIET = 0.3  # seconds before and after: no test compares with quiet time, as it takes a quiet machine
+SECONDS = 1.2  # that an attack takes which has no time of its own
+MOMENT = 2.0  # seconds to wait until earlier attackers are gone; starting another gateway takes no longer
+QUIET = 0.3  # seconds before and after: tests do not compare with quiet time, which takes a quiet machine
 
 BRIEF = [attack for attack in ATTACKS if attack.brief]
 USUAL = [attack for attack in BRIEF if not attack.needs and not attack.seconds]
@@ -35,7 +35,7 @@ class ReusedStage:
 
     @property
     def stage(self) -> Stage:
-        """The gateway; a new one if the last had a fault."""
+        """Return the gateway, a new one if the last had a fault."""
         if self._stage is None:
             self._count += 1
             self._stage = Stage(self._folder / str(self._count), self._needs, self._env).__enter__()
@@ -56,7 +56,7 @@ class ReusedStage:
         return outcome
 
     def close(self) -> None:
-        """The gateway stops when it is told to, whatever was done to it."""
+        """Stop the gateway; it has to stop in order, whatever was done to it."""
         self._leave(None)
 
     def _leave(self, error: Exception | None) -> None:
@@ -67,7 +67,7 @@ class ReusedStage:
 
 @contextmanager
 def reused_stage(folder: Path, env: dict[str, str] | None = None) -> Iterator[ReusedStage]:
-    """One that is closed at the end."""
+    """Make a `ReusedStage`, and close it at the end."""
     made = ReusedStage(folder, env or {})
     try:
         yield made
@@ -76,12 +76,5 @@ def reused_stage(folder: Path, env: dict[str, str] | None = None) -> Iterator[Re
 
 
 def rows(attacks: Iterable[Attack]) -> list[object]:
-    """Parameters of a test: those that do not hold yet are expected to fail."""
-    return [
-        pytest.param(
-            attack,
-            id=attack.name,
-            marks=[pytest.mark.xfail(reason=OPEN[attack.name], strict=False)] if attack.name in OPEN else [],
-        )
-        for attack in attacks
-    ]
+    """Return *attacks* as parameters of a test."""
+    return [pytest.param(attack, id=attack.name) for attack in attacks]

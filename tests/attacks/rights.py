@@ -1,4 +1,4 @@
-"""Trying to be somebody else, to do what one may not, and to speak through a visitor's browser."""
+"""Attempts to impersonate others, to exceed one's rights, and to act through a visitor's browser."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .wire import Raw, message_words
 
 PAGE = {"Origin": "https://evil.example"}
 VERBS = ("subscribe", "publish", "direct", "history")
-TURN = 0.4  # seconds in which what goes somewhere arrives
+ARRIVAL_SECONDS = 0.4  # in which a message that is delivered at all has arrived
 
 
 def _signed(stream: str, content: str, key: PrivateKey) -> tuple[list[object], str]:
-    """A message that *key* signed, and who that is."""
+    """Return a message that *key* signed, and the address of *key*."""
     address = "0x" + _keccak(key.public_key.format(compressed=False)[1:])[12:].hex()
     now = time.time_ns() // 1_000_000
     row = message(stream, content, now, 0, address, sign(f"{stream}0{now}0{address}attack{content}", key))
@@ -58,17 +58,17 @@ def _replay(target: Target, report: Report) -> None:
     for stream in (f"replayed/@{address}", f"SYSTEM/keyexchange/{address}", "replayed"):
         attacker.send(subscribe_streamr(stream))
     attacker.send(publish(message("replayed", '"not mine"', row[1][1] + 1, 1, address)))  # type: ignore[index]
-    time.sleep(TURN)
+    time.sleep(ARRIVAL_SECONDS)
     friend.send(publish(message(f"replayed/@{address}", '"a secret"', row[1][1] + 2)))  # type: ignore[index]
     friend.send(publish(message(f"SYSTEM/keyexchange/{address}", '"a key"', row[1][1] + 3)))  # type: ignore[index]
-    time.sleep(TURN)
+    time.sleep(ARRIVAL_SECONDS)
     for peer in (attacker, witness, friend):
         peer.socket.setblocking(False)
         peer.pull(1 << 20)
     heard = [frame[3] for frame in texts(witness.first.partition(b"\r\n\r\n")[2]) if frame[1] == 0]
     spoken = [row[1][4].lower() for row in heard if row[7] == '"not mine"']
-    report.hold("nobody speaks for whom they replay", address.lower() not in spoken)
-    report.hold("direct messages go to their addressee alone", b"a secret" not in attacker.first)
+    report.require("nobody speaks for whom they replay", address.lower() not in spoken)
+    report.require("direct messages go to their addressee alone", b"a secret" not in attacker.first)
     for peer in (attacker, witness, friend):
         peer.account(report)
 
@@ -84,12 +84,12 @@ def spoof(target: Target, seconds: float) -> Report:
         a.send(text_frame({"type": 6, "topic": "spoofed", "who": "a"}))
         number = _source(b.receive_until(b'"a"'), "a")
         attacker.send(text_frame({"type": 6, "topic": "spoofed", "src": number, "who": "attacker"}))
-        report.hold("src is the sender's", _source(b.receive_until(b'"attacker"'), "attacker") != number)
+        report.require("src is the sender's", _source(b.receive_until(b'"attacker"'), "attacker") != number)
         b.send(text_frame({"type": 4, "topic": "spoofed", "dst": number, "who": "a secret"}))
         a.receive_until(b"a secret")
         attacker.socket.setblocking(False)
         attacker.pull(1 << 20)
-        report.hold("direct messages go to their addressee alone", b"a secret" not in attacker.first)
+        report.require("direct messages go to their addressee alone", b"a secret" not in attacker.first)
         for each in (a, b, attacker):
             each.account(report)
     return report
@@ -119,14 +119,14 @@ def pages(target: Target, seconds: float) -> Report:
         raw = Raw(
             target.sprout, greeting=b"POST / HTTP/1.1\r\nHost: evil.example\r\nOrigin: null\r\n\r\nversion 1 0.1\n"
         )
-        report.hold("Sprout answers no browser", b"status 1 0" not in raw.receive_until(b"status"))
+        report.require("Sprout answers no browser", b"status 1 0" not in raw.receive_until(b"status"))
         raw.account(report)
     return report
 
 
 def _refused(report: Report, what: str, answer: bytes) -> None:
-    report.told.update(message_words(answer[:20]))
-    report.hold(f"{what} is refused", any(code in answer[:20] for code in (b" 400 ", b" 403 ", b" 421 ")))
+    report.answers.update(message_words(answer[:20]))
+    report.require(f"{what} is refused", any(code in answer[:20] for code in (b" 400 ", b" 403 ", b" 421 ")))
 
 
 # What a verb is by REST; the second is what is answered to a key that may.
@@ -155,7 +155,7 @@ def keys(target: Target, seconds: float) -> Report:
                 if other != verb:
                     _status(report, f"{verb} by REST with the right to {other}", answer, b"403")
                 else:
-                    report.hold(f"{verb} by REST with the right to it", answer[9:12] not in (b"401", b"403"))
+                    report.require(f"{verb} by REST with the right to it", answer[9:12] not in (b"401", b"403"))
         for verb, (method, path, body) in ADMIN.items():
             answer = http(target, path, method, body, _bearer(target.keys[verb]))
             _status(report, f"{method} of a channel with the right to {verb}", answer, b"403")
@@ -169,8 +169,8 @@ def _bearer(key: str) -> dict[str, str]:
 
 
 def _status(report: Report, what: str, answer: bytes, status: bytes) -> None:
-    report.told[f"http {answer[9:12].decode(errors='replace')}"] += 1
-    report.hold(f"{what} is refused with {status.decode()}, not {answer[9:12]!r}", answer[9:12] == status)
+    report.answers[f"http {answer[9:12].decode(errors='replace')}"] += 1
+    report.require(f"{what} is refused with {status.decode()}, not {answer[9:12]!r}", answer[9:12] == status)
 
 
 def _websockets(target: Target, report: Report) -> None:
@@ -194,13 +194,13 @@ def _websockets(target: Target, report: Report) -> None:
         key = "" if other is None else ("&" if "?" in path else "?") + f"key={target.keys[other]}"
         raw = Raw(target.http, greeting=upgrade(target, path + key))
         head = raw.receive_until(b"\r\n\r\n")
-        report.told.update(message_words(head))
+        report.answers.update(message_words(head))
         if b" 101 " in head[:20]:
             raw.send(text)
             answer = raw.receive_until(b"}" if path == RELAY else b"]")
             told = b"PermissionDenied" if path == RELAY else b"PERMISSION_DENIED"
             refused = told in answer or b"AUTHENTICATION_FAILED" in answer or b"[2,7," in answer
-            report.hold(f"{verb} at {path} with the right to {other} is refused, not {answer[-100:]!r}", refused)
+            report.require(f"{verb} at {path} with the right to {other} is refused, not {answer[-100:]!r}", refused)
         raw.socket.close()
 
 
@@ -212,8 +212,8 @@ def _sprout(target: Target, report: Report) -> None:
         raw = Raw(target.sprout, greeting=text.encode() + b"\n")
         answer = raw.receive_until(b"\n")
         refused = answer.startswith((b"status 1 1", b"status 1 4", b"response 1 0")) or not answer
-        report.hold(f"{text.split()[0]} by Sprout without a grant is refused, not {answer[:30]!r}", refused)
-        report.told.update(message_words(answer))
+        report.require(f"{text.split()[0]} by Sprout without a grant is refused, not {answer[:30]!r}", refused)
+        report.answers.update(message_words(answer))
         raw.socket.close()
 
 

@@ -1,4 +1,4 @@
-"""Connections that say nothing, or half of something, and then wait; on every port. And no connections, to compare."""
+"""Connections that send nothing, or half of something, and then wait, on every port; and no attack, to compare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _hello() -> bytes:
         wrapped.do_handshake()
     except ssl.SSLWantReadError:
         return sent.read()
-    raise AssertionError("nobody answered, and yet it is done")
+    raise AssertionError("the handshake ended without an answer")
 
 
 # How each of them begins, by its name.

@@ -24,17 +24,17 @@ from .target import RELAY_HOST, SOURCE, Report, Target
 QUIET = 1.0  # seconds before and after an attack, to compare with
 PORTS = ("http", "sprout", "sprout_tls")
 FEW = 300  # descriptors, where there are few
-# Seconds after which an attack that does not end is ended. One says 12 MB, which are read at 256 KiB/s at least while
-# its network owes bytes, and at less while it owes time of the loop.
-OVER = 180.0
+# Seconds beyond its time after which an attack that does not end is killed. One sends 12 MB, which the gateway reads at
+# 256 KiB/s or more while the network owes bytes, and at less while it owes time of the loop.
+OVERTIME_SECONDS = 180.0
 DIALLED = {"link": ("TOPIC_RELAY", "ws"), "broker": ("STREAMR", "ws"), "peer": ("SPROUT", "tcp")}  # by the need of it
-LEFT = 30.0  # seconds in which whoever has hung up is gone from the gateway, which reads what they sent before
+REST_SECONDS = 30.0  # seconds in which connections that were closed are gone; the gateway reads what they sent first
 
 
 def _prepare(
     data: Path, needs: frozenset[str], relay: socket.socket | None
 ) -> tuple[dict[str, str], list[str], dict[str, str]]:
-    """Make what a gateway has that *needs* name: its keys by name, its flags, and variables; *relay* is linked."""
+    """Make what *needs* name; return API keys by name, flags, and variables of a gateway that dials *relay*."""
     keys: dict[str, str] = {}
     flags: list[str] = []
     env: dict[str, str] = {}
@@ -59,7 +59,7 @@ def _prepare(
 
 @dataclass(frozen=True)
 class AttackOutcome:
-    """What came of an attack."""
+    """The outcome of an attack: what it reported, cost, and did to honest peers."""
 
     attack: Attack
     report: Report
@@ -67,7 +67,7 @@ class AttackOutcome:
     wait: HonestImpact
 
     def faults(self) -> list[str]:
-        """The bounds that did not hold and never depend on how busy the machine is, but for a generous wait."""
+        """Return the bounds that did not hold, of those that must hold on a busy machine too."""
         attack, report = self.attack, self.report
         found = list(report.broken)
         if self.cost.memory > attack.memory:
@@ -78,8 +78,8 @@ class AttackOutcome:
             found.append(f"the gateway worked {self.wait.work:.0f} ms while an honest peer ({self.wait.where}) waited")
         if attack.dropped is not None:
             found += self._drops(attack.dropped)
-        if missing := [words for words in attack.told if not any(words in told for told in report.told)]:
-            found.append(f"the attacker was not told {missing}, but {dict(report.told)}")
+        if missing := [words for words in attack.answers if not any(words in answer for answer in report.answers)]:
+            found.append(f"no answer to the attacker had {missing}: {dict(report.answers)}")
         return found
 
     def _drops(self, seconds: float) -> list[str]:
@@ -88,7 +88,7 @@ class AttackOutcome:
         return [f"{kept} connections were not dropped"] * bool(kept) + [f"dropped after {late[:3]} s"] * bool(late)
 
     def strict(self) -> list[str]:
-        """What quality.md asks beyond that: it takes a machine on which nothing else runs."""
+        """Return the bounds that did not hold, of those that need a machine on which nothing else runs."""
         slower = [f"the median moved by {self.wait.moved:+.0%}"] * (self.wait.moved > 0.10)
         if self.wait.longest > 250:
             slower.append(f"the longest wait is {self.wait.longest:.0f} ms, of {self.wait.work:.0f} ms of work")
@@ -96,7 +96,7 @@ class AttackOutcome:
 
 
 class Stage:
-    """The gateway, with what the attacks need of it: *needs* are words of `Attack.needs`."""
+    """A gateway that has what attacks need (*needs*, as `Attack.needs`), and its honest peers."""
 
     def __init__(self, data: Path, needs: frozenset[str] = frozenset(), env: dict[str, str] | None = None) -> None:
         self._relay = socket.create_server((RELAY_HOST, 0)) if needs & DIALLED.keys() else None
@@ -112,7 +112,7 @@ class Stage:
         self.honest = HonestProcess(url, self.server.sprout, self.server.pid, keys.get("honest"), authorities)
 
         self._process = psutil.Process(self.server.pid)
-        self._usual = self.there
+        self._usual_connections = self.attacker_connections
 
     def __enter__(self) -> Stage:
         return self
@@ -127,40 +127,40 @@ class Stage:
             assert self.server.stop(30) == 0
             assert "Traceback" not in self.server.log, self.server.log
 
-    def rest(self, seconds: float = LEFT) -> bool:
-        """Wait until those who attacked before are gone: what they left behind is none of the next attack's cost."""
+    def rest(self, seconds: float = REST_SECONDS) -> bool:
+        """Wait until earlier attackers are gone, who would count as a cost of the next; return whether they are."""
         deadline = time.monotonic() + seconds
-        while self.there > self._usual and time.monotonic() < deadline:
+        while self.attacker_connections > self._usual_connections and time.monotonic() < deadline:
             time.sleep(0.05)
-        return self.there <= self._usual
+        return self.attacker_connections <= self._usual_connections
 
     @property
-    def there(self) -> int:
-        """How many connections the gateway has from where attackers come."""
+    def attacker_connections(self) -> int:
+        """Return how many connections from the address of attackers the gateway has."""
         return sum(bool(each.raddr) and each.raddr.ip == SOURCE for each in self._process.net_connections("tcp"))
 
     def play(self, attack: Attack, seconds: float, quiet: float = QUIET) -> AttackOutcome:
-        """Play *attack* for so long (an attack whose time is given takes that), between two times of *quiet*."""
+        """Play *attack* for its own time or else *seconds*, with *quiet* seconds before and after to compare with."""
         self.rest()
         self.honest.take()
         time.sleep(quiet)
         meter, begin = Meter(self.server.pid), time.monotonic()
-        report = attacked(attack, self.target, attack.seconds or seconds)
+        report = run_attack(attack, self.target, attack.seconds or seconds)
         end = time.monotonic()
         cost = meter.read(settle=quiet)
         return AttackOutcome(attack, report, cost, compare(self.honest.take(), begin, end))
 
 
-def attacked(attack: Attack, target: Target, seconds: float) -> Report:
-    """What an attack tells that runs in a process of its own."""
-    told, out = duplex()
-    with told:
+def run_attack(attack: Attack, target: Target, seconds: float) -> Report:
+    """Run *attack* in a process of its own; return its report."""
+    reports, out = duplex()
+    with reports:
         process = fork(attacker.play, attack.name, seconds, target, out)
         out.close()
         try:
-            if not told.poll(seconds + OVER):
+            if not reports.poll(seconds + OVERTIME_SECONDS):
                 raise TimeoutError(f"{attack.name} did not end")
-            report: Report = told.recv()
+            report: Report = reports.recv()
             return report
         finally:
             process.kill()

@@ -1,9 +1,9 @@
-"""Mixed traffic for an hour, with churn and slow readers: what the gateway holds has to stay the same.
+"""Mixed traffic for an hour, with churn and slow readers: the gateway's use of resources must not grow.
 
 `python -m tests.attacks.steady --minutes 60` plays rounds against one gateway with default settings, beside the honest
 peers. A round is a random program of connections (`fuzz_connections`), or two attacks at once. When everybody but the
-honest peers has left, the memory, descriptors, threads and tasks of the gateway are read: if it keeps something of each
-round, that shows here. Old messages are retired meanwhile, for the log is small.
+honest peers has left, the memory, descriptors, threads and tasks of the gateway are read: a leak of each round shows
+here. The log is small, so old messages are retired meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.system.machine import TRIM_SECONDS
 from .client_frames import http
 from .fuzz_connections import Found, Program
 from .measure import MIB
-from .stage import Stage, attacked
+from .stage import Stage, run_attack
 from .table import BY_NAME
 from .target import Target
 from .unread import community_of, fill
@@ -119,7 +119,7 @@ class SteadyLoad:
             return what
         names = self._chance.sample(MIXED, 2)
         with ThreadPoolExecutor(2) as pool:
-            reports = pool.map(lambda name: attacked(BY_NAME[name], target, ROUND), names)
+            reports = pool.map(lambda name: run_attack(BY_NAME[name], target, ROUND), names)
             for name, report in zip(names, reports, strict=True):
                 self.found += [f"{name}: {broken}" for broken in report.broken]
         return ", ".join(names)
@@ -148,13 +148,13 @@ class SteadyLoad:
         return *max(waits, default=(0, "")), lost
 
     def faults(self) -> list[str]:
-        """What did not stay the same, and what honest peers lost."""
+        """Return what grew, what programs found, and what honest peers lost."""
         lost = [f"{self.lost} of {self.sent} honest messages were lost"] * bool(self.lost)
         return [*self.found, *lost, *grown([each.held for each in self.rounds])]
 
 
 def tasks_of(target: Target) -> int:
-    """How many tasks the gateway has, as its metrics say; asked again while it refuses requests of that address."""
+    """Return the gateway's number of tasks, from its metrics; ask again while it refuses this address."""
     while True:
         answer = http(target, "/metrics")
         if found := re.search(rb"^trellis_tasks (\d+)", answer, re.MULTILINE):
@@ -163,7 +163,7 @@ def tasks_of(target: Target) -> int:
 
 
 def grown(held: Sequence[Resources]) -> list[str]:
-    """What has a higher median in the last third of what was *held* after the warm-up than in the first."""
+    """Return what has a higher median in the last third of *held*, after the warm-up, than in the first third."""
     warm = held[int(len(held) * WARM) :]
     third = len(warm) // 3
     found = []
@@ -188,7 +188,7 @@ def _show_round(each: LoadRound) -> None:
 
 
 def main() -> int:
-    """Play, print what was held, and tell by the exit code whether it stayed the same."""
+    """Play rounds and print what was held; return 1 if that grew or something was lost, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.attacks.steady", description="Mixed traffic, and its cost.")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Connections to `/v1/ws` that subscribe, resume and ask for more than anybody needs."""
+"""Connections to `/v1/ws` that subscribe to, resume and request more than anybody needs."""
 
 from __future__ import annotations
 

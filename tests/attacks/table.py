@@ -1,4 +1,4 @@
-"""The table of attacks: what is done, and which bounds hold. The first line of a function says what an attack does."""
+"""The table of attacks: what each does, and the bounds that have to hold meanwhile."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from . import (
 from .attack import Attack
 from .client_frames import RELAY, STREAMR
 
-DROP = 15.0  # seconds: `limits.handshake_seconds`, and some for a busy machine
-SILENT = 17.0
-UNREAD = 6.0  # until more has been said than waits for a link: who says it is paced
-BUDGET = 400.0  # MiB: what all may hold together that sends half of something; a quarter of a small machine
+DROP = 15.0  # seconds: `limits.handshake_seconds`, and some more for a busy machine
+SILENT = 17.0  # seconds, so that connections are dropped while the attack goes on
+UNREAD = 6.0  # seconds until more was published than may wait for a link: publishers are paced
+BUDGET = 400.0  # MiB that unfinished messages of all peers may take together: a quarter of a small machine
 KEYS, TLS, TRIO, FEW = (frozenset({need}) for need in ("keys", "tls", "trio", "few"))
 LINK, BROKER, PEER = (frozenset({need}) for need in ("link", "broker", "peer"))  # that the gateway dials
 
@@ -52,7 +52,7 @@ ATTACKS: Final = (
                        "sprout tls silent", "sprout tls half handshake", "sprout tls handshake left alone"),
            dropped=DROP, seconds=SILENT, needs=TLS, memory=96),
 
-    Attack("heads", "headers of 1 MB", hoards.heads, memory=16, dropped=DROP, told=("http 4",)),
+    Attack("heads", "headers of 1 MB", hoards.heads, memory=16, dropped=DROP, answers=("http 4",)),
     Attack("fragments", "messages in fragments of one byte", hoards.fragments, memory=16),
     Attack("pings", "pings at full speed, the pongs unread", unread.pings, memory=16),
     Attack("bomb", "a compression bomb of 290 kB", hoards.bomb, memory=16, dropped=5),
@@ -74,26 +74,26 @@ ATTACKS: Final = (
     Attack("brackets-streamr", "the same with Streamr", garbage.single(STREAMR, "brackets")),
     Attack("arrays-streamr", "1 MB of empty arrays, with Streamr", garbage.single(STREAMR, "empty arrays")),
     Attack("garbage-relay", "22 kinds of what is no packet, each on a connection, again and again",
-           garbage.RELAY_GARBAGE, told=("error InvalidJSON", "error MessageIsTooLong")),
+           garbage.RELAY_GARBAGE, answers=("error InvalidJSON", "error MessageIsTooLong")),
     Attack("garbage-streamr", "the same with Streamr", garbage.STREAMR_GARBAGE),
     Attack("garbage-ws", "the same on /v1/ws", garbage.WS_GARBAGE),
     Attack("garbage-tracker", "the same with the tracker", garbage.TRACKER_GARBAGE),
     Attack("garbage-network", "the same with the network layer", garbage.NETWORK_GARBAGE),
     Attack("garbage-sprout", "13 kinds of lines that are no request: counts of -1 and 10^11, too long, noise",
-           garbage.lines, told=("sprout 1",)),
+           garbage.lines, answers=("sprout 1",)),
     Attack("garbage-rest", "15 kinds of bodies that are no JSON, to both publishing routes", garbage.bodies,
-           memory=96, told=("http 400",)),  # 30 bodies at once, each up to a MiB, and again while it is checked
+           memory=96, answers=("http 400",)),  # 30 bodies at once, each up to a MiB, and again while it is checked
 
     Attack("flood-relay", "broadcasts at full speed, from one address", floods.relay),
     Attack("members-relay", "broadcasts of 12,000 members, in every order", floods.members,
-           told=("error InvalidParams",)),
+           answers=("error InvalidParams",)),
     Attack("flood-streamr", "unsigned messages at full speed", floods.streamr),
     Attack("flood-ws", "everything that can be asked on /v1/ws, at full speed", floods.ws),
     Attack("flood-sprout", "good announces at full speed", floods.sprout),
     Attack("flood-rest", "POST at full speed", floods.rest),
     Attack("flood-questions", "everything that REST can be asked, all the time", floods.asking),
     Attack("forged-streamr", "forged signatures at full speed", floods.forged_streamr),
-    Attack("forged-sprout", "forged nodes at full speed", floods.forged_sprout, told=("sprout 1",)),
+    Attack("forged-sprout", "forged nodes at full speed", floods.forged_sprout, answers=("sprout 1",)),
     Attack("logins", "one login after another", floods.logins),
     Attack("challenges", "login challenges at full speed", floods.challenges),
     Attack("channels", "a new channel with every request, on all protocols", floods.channels),
@@ -121,7 +121,7 @@ ATTACKS: Final = (
     Attack("half-announces", "200 announces of 1 MB without an end", hoards.half_lines, memory=BUDGET, patience=0.25),
     Attack("bodies", "100 bodies of 1 MB without an end", hoards.bodies, memory=BUDGET),
     Attack("bodies-keyless", "the same without a key, where there are keys", hoards.bodies, needs=KEYS, memory=32,
-           told=("http 401",)),
+           answers=("http 401",)),
     Attack("orphans", "20 Sprout connections announce 70 nodes of 60 kB whose parents are nowhere", hoards.orphans,
            memory=BUDGET),
     Attack("tracker", "a tracker node in 1,000 streams with others reports them again and again", hoards.tracker),
@@ -156,19 +156,16 @@ ATTACKS: Final = (
 
     Attack("replay", "somebody's signed message is replayed, to be taken for them", rights.replay),
     Attack("spoof", "numbers of others as `src`; listening to direct messages", rights.spoof),
-    Attack("pages", "a web page of another origin, and a rebound name", rights.pages, told=("http 403",)),
+    Attack("pages", "a web page of another origin, and a rebound name", rights.pages, answers=("http 403",)),
     Attack("long-heads", "queries, lists of addresses and types, and headers, of all there is room for",
-           requests.long_heads, told=("http 414", "http 431")),
+           requests.long_heads, answers=("http 414", "http 431")),
     Attack("small-chunks", "bodies in chunks of one byte, without an end", requests.small_chunks, patience=0.5),
     Attack("smuggling", "requests in the bodies of requests that ask for another protocol", requests.smuggled,
-           told=("http 201",)),
-    Attack("smuggling-trio", "the same with `--loop trio`", requests.smuggled, needs=TRIO, told=("http 201",)),
+           answers=("http 201",)),
+    Attack("smuggling-trio", "the same with `--loop trio`", requests.smuggled, needs=TRIO, answers=("http 201",)),
     Attack("keys", "no key, a wrong one, one without the right, for each verb", rights.keys, needs=KEYS,
-           told=("http 401", "http 403")),
+           answers=("http 401", "http 403")),
 )
 # fmt: on
 
 BY_NAME: Final = {attack.name: attack for attack in ATTACKS}
-
-# Which were seen not to hold, and why; they are expected to fail, and are taken out when they are mended.
-OPEN: Final[dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Where the gateway is that is attacked, and what an attack has to tell afterwards."""
+"""The gateway that is attacked, as attackers see it, and the report of an attack."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
 
-# Where attackers come from: rate limits are for each address, and honest peers have another, unless this is that one.
+# The address of attackers. Rate limits apply to each address, so honest peers have another one unless this is theirs.
 SOURCE = os.environ.get("ATTACKERS_ADDRESS", "127.0.0.66")
 
-RELAY_HOST = "127.0.0.67"  # where whoever the gateway dials listens
+RELAY_HOST = "127.0.0.67"  # the address that the gateway dials
 
 
 @dataclass(frozen=True)
 class Target:
-    """Ports of the gateway on `HOST`; 0 where there is none. *keys* are API keys by name, where there are any.
+    """Ports of the gateway on `HOST`, 0 for one that it does not have. *keys* are its API keys by name.
 
-    *relay* is a socket that listens where the gateway dials somebody, if it has a link.
+    If the gateway has a link, *relay* is the socket that listens at the address that it dials.
     """
 
     http: int
@@ -36,19 +36,19 @@ class Target:
 
 @dataclass
 class Report:
-    """What became of an attack. `dropped` has a figure in seconds for each connection that the gateway ended.
+    """The result of an attack. `dropped` has the age in seconds of each connection that the gateway ended.
 
-    `told` counts what the gateway answered; `broken` names promises that it did not keep.
+    `answers` counts what the gateway answered; `broken` names the promises that it did not keep.
     """
 
     connections: int = 0
     dropped: list[float] = field(default_factory=list)
-    told: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
     sent: int = 0
     received: int = 0
     broken: list[str] = field(default_factory=list)
 
-    def hold(self, promise: str, kept: object) -> None:
-        """Remember that a promise was not *kept*."""
+    def require(self, promise: str, kept: object) -> None:
+        """Record the promise as broken unless it was *kept*."""
         if not kept and promise not in self.broken:
             self.broken.append(promise)

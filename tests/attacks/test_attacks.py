@@ -25,20 +25,20 @@ def test_its_bounds_hold(gateway: ReusedStage, attack: Attack) -> None:
     assert outcome.faults() == [], (outcome.report, outcome.cost, outcome.wait)
 
 
-def test_who_attacked_before_is_gone_when_an_attack_begins(gateway: ReusedStage) -> None:
+def test_earlier_attackers_are_gone_when_an_attack_begins(gateway: ReusedStage) -> None:
     """What the gateway still reads of them is none of its cost: after `bodies`, `tracker` had up to 135 MiB."""
     gateway.stage.rest()
-    before, peer, hung_up = gateway.stage.there, Raw(gateway.stage.target.http), threading.Event()
+    before, peer, hung_up = gateway.stage.attacker_connections, Raw(gateway.stage.target.http), threading.Event()
 
     def hang_up() -> None:
         hung_up.set()
         peer.socket.close()
 
-    until(lambda: gateway.stage.there > before)  # the gateway has accepted the connection
+    until(lambda: gateway.stage.attacker_connections > before)  # the gateway has accepted the connection
     hanging_up = threading.Timer(0.5, hang_up)
     hanging_up.start()
     gateway.stage.rest()
     assert hung_up.is_set()
     hanging_up.join()
     gateway.stage.rest()
-    assert gateway.stage.there == 0
+    assert gateway.stage.attacker_connections == 0

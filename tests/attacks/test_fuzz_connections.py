@@ -17,7 +17,7 @@ def test_fuzz_connections(tmp_path: Path, seed: int) -> None:
     assert play(tmp_path, seed) is None
 
 
-def test_what_a_log_tells_of_errors() -> None:
+def test_errors_are_found_in_a_log() -> None:
     log = (
         'started\nTraceback (most recent call last):\n  File "x", line 1\n    f()\nValueError: <a at 0x1f>\nTraceback '
     )

@@ -1,4 +1,4 @@
-"""What several rounds of an attack are summed up to."""
+"""How several rounds of an attack are judged, and printed as one."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_a_median_is_judged_over_all_rounds_and_everything_else_in_each() -> Non
 
 def test_the_page_for_operators_has_a_row_for_each_attack() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    table = page[page.index("| attack | bound | told |") :].partition("\n\n")[0]
+    table = page[page.index("| attack | bound | answers |") :].partition("\n\n")[0]
     rows = [row.removeprefix("| ").partition(":")[0] for row in table.splitlines()[2:]]
     assert sorted(rows) == sorted(BY_NAME)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.attacks.steady import Resources, SteadyLoad, grown
 
 
-def test_what_grows_is_found() -> None:
+def test_growth_is_found() -> None:
     flat = [Resources(100.0 + n % 7, 40 + n % 3, 12, 12 + n % 2) for n in range(40)]
     assert grown(flat) == []
     assert grown([]) == []

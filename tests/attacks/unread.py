@@ -1,4 +1,4 @@
-"""Peers that ask for much and do not read it, or slowly."""
+"""Peers that request much data and read none of it, or read it slowly."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .target import Report, Target
 from .wire import NARROW, PATIENCE, TURN, ConnectionSet, Raw, drive
 
 LARGE = "x" * 60_000
-ROUND = 200  # messages of 60 kB, said one at a time, until the next reader comes
+ROUND = 200  # messages of 60 kB, sent one at a time, until the next reader comes
 PAUSE = 0.002  # seconds between two of them
-GIVEN_UP = 5.0  # seconds after which somebody who was cut off is gone, on a busy machine
+GIVEN_UP = 5.0  # seconds within which a connection that was ended is gone, on a busy machine
 READERS = 8
 PAGES = 54  # histories of 4 MiB that are asked for
 TRICKLE = 50  # bytes that a slow reader reads at once
@@ -65,17 +65,17 @@ def _rounds(target: Target, seconds: float, path: str, subscribe: bytes, frames:
         for each in (silent, reader):
             each.send(subscribe)
             each.receive_until(b"]" if path == STREAMR else b"}")
-        _say(speaker, frames(), reader)
+        _send_each(speaker, frames(), reader)
         _await_end(silent)
         silent.account(report)
         speaker.socket.close()
         reader.socket.close()
-    report.hold("who never reads is dropped", report.dropped)
+    report.require("who never reads is dropped", report.dropped)
     return report
 
 
 def _await_end(peer: Raw) -> None:
-    """Read what is under way until the end: the farewell stands behind what the kernel could not deliver."""
+    """Read until the end of the connection: the close comes after all data that the kernel could not deliver yet."""
     deadline = time.monotonic() + GIVEN_UP
     peer.socket.settimeout(TURN)
     while peer.ended is None and time.monotonic() < deadline:
@@ -83,8 +83,8 @@ def _await_end(peer: Raw) -> None:
             peer.pull(1 << 20)
 
 
-def _say(speaker: Raw, frames: Iterable[bytes], reader: Raw | None = None) -> None:
-    """Say *frames* one at a time, while *reader* reads."""
+def _send_each(speaker: Raw, frames: Iterable[bytes], reader: Raw | None = None) -> None:
+    """Send *frames* one at a time, while *reader* reads."""
     if reader is not None:
         reader.socket.setblocking(False)
     for each in frames:
@@ -107,7 +107,7 @@ def sprout(target: Target, seconds: float) -> Report:
         reader.receive_until(b"status 1 0")
     speaker = websocket(target, RELAY)
     while time.monotonic() < deadline:
-        _say(speaker, [broadcast("unread/sprout", LARGE)] * 20)
+        _send_each(speaker, [broadcast("unread/sprout", LARGE)] * 20)
     speaker.socket.close()
     drive(readers, report, 2 * TURN, reads=0)
     return report
@@ -120,14 +120,14 @@ def events(target: Target, seconds: float) -> Report:
     readers = [Raw(target.http, greeting=request(target, path), window=NARROW) for _ in range(READERS)]
     speaker = websocket(target, RELAY)
     while time.monotonic() < deadline:
-        _say(speaker, [broadcast("unread/events", LARGE)] * 20)
+        _send_each(speaker, [broadcast("unread/events", LARGE)] * 20)
     speaker.socket.close()
     drive(readers, report, 2 * TURN, reads=0)
     return report
 
 
 def fill(target: Target, channel: str, count: int = 70) -> None:
-    """Say 60 kB so often that a page of history is full."""
+    """Publish *count* messages of 60 kB; the default fills a page of history."""
     speaker = Raw(target.http)
     one = request(target, f"/v1/channels/{quote(channel, safe='')}/messages", "POST", f'"{LARGE}"'.encode())
     for _ in range(count):
@@ -216,7 +216,7 @@ def slowly(target: Target, seconds: float) -> Report:
 
 
 def community_of(target: Target, channel: str) -> str:
-    """The id of the community that *channel* is, made if need be."""
+    """Return the id of the community of *channel*, which is created if there is none."""
     path, deadline = f"/v1/channels/{quote(channel, safe='')}", time.monotonic() + PATIENCE
     http(target, path, "PUT")
     while b'"community":"' not in (found := http(target, path).replace(b'": "', b'":"')):

@@ -1,4 +1,4 @@
-"""What every attacker needs: raw connections that may misbehave, and a loop that drives many of them."""
+"""Raw connections of attackers, which may misbehave, and a loop that drives many of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from contextlib import suppress
 from .target import HOST, SOURCE, Report
 
 PATIENCE = 10.0  # seconds for anything that should take a moment
-TURN = 0.05  # seconds between two looks at who was dropped
-ESTABLISHED = 1  # states of tcp(7); in any other the other side has ended the connection
-CHUNK = 1 << 16
-NARROW = 4096
-KEPT = 4_000  # bytes of what was answered first, and last
+TURN = 0.05  # seconds between two checks for dropped connections
+ESTABLISHED = 1  # a state of tcp(7); in any other, the other side has ended the connection
+CHUNK = 1 << 16  # bytes that are read at once
+NARROW = 4096  # bytes of a receive buffer that is soon full
+KEPT = 4_000  # bytes that are kept of the beginning, and of the end, of what the gateway sent
 
-# What an answer looks like that tells an attacker something, in whatever protocol.
-TELLING = re.compile(
+# Statuses, error codes and close codes in the answers of all protocols.
+ANSWER = re.compile(
     rb'HTTP/1\.1 (?P<http>\d{3})|"error": ?"(?P<error>[A-Z][A-Za-z]{1,40})"|\[2,7,[^]]*?"(?P<streamr>[A-Z_]{4,})"|'
     rb"^status -?\d+ (?P<sprout>\d)|\x88[\x02-\x7d](?P<close>[\x03-\x0f][\x00-\xff])",
     re.MULTILINE,
@@ -27,9 +27,10 @@ TELLING = re.compile(
 
 
 class Raw:
-    """A connection of an attacker. It sends `feed`, again and again, as far as the gateway reads.
+    """A connection of an attacker. It sends `feed` again and again, as fast as the gateway reads.
 
-    *window* is how many bytes its side keeps that it has not read: with `NARROW` all the rest waits in the gateway.
+    *window* is the size of its receive buffer: with `NARROW`, nearly everything that it does not read waits in the
+    gateway.
     """
 
     def __init__(self, port: int, feed: bytes = b"", greeting: bytes = b"", *, window: int = 0) -> None:
@@ -107,12 +108,12 @@ class Raw:
         self.last = (self.last + data)[-KEPT:]
 
     def end(self) -> None:
-        """The gateway has ended it."""
+        """Note that the gateway has ended it."""
         if self.ended is None:
             self.ended = time.monotonic()
 
     def check(self) -> None:
-        """Check whether the gateway has ended it, which a connection that never reads learns in no other way."""
+        """Check whether the gateway has ended it; a connection that never reads does not notice that otherwise."""
         if self.ended is None and self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != ESTABLISHED:
             self.end()
 
@@ -124,12 +125,12 @@ class Raw:
         report.received += self.received
         if self.ended is not None:
             report.dropped.append(round(self.ended - self.begun, 2))
-        report.told.update(message_words(self.first if len(self.first) < KEPT else self.first + self.last))
+        report.answers.update(message_words(self.first if len(self.first) < KEPT else self.first + self.last))
 
 
 def message_words(data: bytes) -> Iterator[str]:
-    """What the answers in *data* say."""
-    for found in TELLING.finditer(data):
+    """Yield the statuses and codes in *data*, such as `http 429`."""
+    for found in ANSWER.finditer(data):
         kind, value = str(found.lastgroup), found[found.lastgroup or 0]
         yield f"{kind} {int.from_bytes(value)}" if kind == "close" else f"{kind} {value.decode(errors='replace')}"
 
@@ -143,9 +144,9 @@ def drive(
     again: Callable[[], Raw] | None = None,
     enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Let *peers* send their feeds for so many *seconds*, and read; less than `CHUNK` bytes at once is reading slowly.
+    """Let *peers* send their feeds for so many *seconds*, and read *reads* bytes at once: slowly if less than `CHUNK`.
 
-    In the place of one that was dropped comes what *again* makes. It ends before its time when all are gone.
+    A peer that was dropped is replaced by one that *again* makes. It ends early if all are gone, or at *enough*.
     """
     deadline = time.monotonic() + seconds
     with ConnectionSet(report, reads) as connections:
@@ -159,7 +160,7 @@ def drive(
                 try:
                     connections.add(again())
                 except OSError:
-                    report.told["no connection"] += 1
+                    report.answers["no connection"] += 1
 
 
 class ConnectionSet:

@@ -28,9 +28,9 @@ class PeerKnowledge:
             self._known[id] = None
 
     def with_ancestors(self, line: Form | None) -> Iterator[Form]:
-        """The node on *line* after its ancestors and their authors, except those that the other side knows.
+        """Yield the node on *line* after its ancestors and their authors, except those that the other side knows.
 
-        One that is not signed yet comes alone: the other side requests what it needs.
+        A node that is not signed yet comes alone: the other side requests what it needs.
         """
         data = line.data if isinstance(line, PendingForm) else line
         if data is None:
@@ -46,14 +46,14 @@ class PeerKnowledge:
             yield each
 
     def _author_of(self, line: bytes) -> Iterator[bytes]:
-        """The line of the author of a node, unless the other side knows it."""
+        """Yield the line of a node's author, unless the other side knows it."""
         author = decode(base64url.decode(line.partition(b" ")[2])).author
         if author not in self._known and (found := self.signed_line(author)) is not None:
             self._known[author] = None
             yield found
 
     def signed_line(self, id: str) -> bytes | None:
-        """The line of the node *id*; None if it is not held, or not signed yet."""
+        """Return the line of the node *id*; None if it is not stored, or not signed yet."""
         info = None if id == NULL_ID else self._nodes.info(id)
         line = None if info is None else self._nodes.line_at(info.seq)
         return line.data if isinstance(line, PendingForm) else line

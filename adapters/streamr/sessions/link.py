@@ -50,10 +50,10 @@ PATH: Final = "/api/v1/ws"  # of every broker, unless the URL has another
 MAX_STREAMS: Final = 1_000  # that one link subscribes to
 MAX_ASKED: Final = 8  # requests without an answer; brokers limit resends
 KEEP_MS: Final = 10_000  # between two writes of the cursor, while the link is up
-MAX_REASON: Final = 200  # characters of what the other side says that are logged
-NOT_NOW: Final = "Publish request failed: "  # begins what brokers say if a message was not invalid or forbidden
+MAX_REASON: Final = 200  # characters of an error of the other side that are logged
+NOT_NOW: Final = "Publish request failed: "  # the start of a broker's error if the message itself was valid and allowed
 ANSWER_MS: Final = 60_000  # for an answer; brokers give one to every request but publishes
-MARGIN_MS: Final = 300_000  # how far timestamps may be behind the time of publication: as much as they may be ahead
+MARGIN_MS: Final = 300_000  # by which timestamps may be behind the time of publication; they may be as much ahead
 
 
 class StreamrPeer(WebSocketPeer):
@@ -83,7 +83,7 @@ class StreamrLink(LinkSession):
         self._cursors = cursors
         self._token = None if peer.key is None else peer.key.get_secret_value()
         self._since = cursors.get(peer.url).since
-        self._until = self._since or self.bus.clock() - MARGIN_MS  # what was published there until then is here, ms
+        self._until = self._since or self.bus.clock() - MARGIN_MS  # ms; all that was published there until then is here
         self._wanted: set[tuple[str, int]] = set()  # stream partitions
         self._asked: dict[str, int] = {}  # requests without an answer, and when the broker last said something, ms
         self._waiting: deque[SubscribeRequest | ResendRequest] = deque()  # requests that are not sent yet
@@ -106,7 +106,7 @@ class StreamrLink(LinkSession):
     address: str | None = None
 
     def authenticate(self, _request: PublishRequest) -> User:
-        """The link; it was configured, so nothing has to be shown."""
+        """Return the link's own user: the operator configured it, so it needs no token."""
         return User(self.principal)
 
     def pace_author(self, author: Peer) -> None:
@@ -120,7 +120,7 @@ class StreamrLink(LinkSession):
             self.spool.deliver(message)
 
     def tick(self, now: int) -> None:
-        """Look for channels that are new, ask what has arrived, and close if no answer comes."""
+        """Subscribe to new channels, ask for a confirmation of what was sent, and close if an answer is overdue."""
         if self._peer.receives:
             self._subscribe()
         if self.spool is not None:
@@ -138,7 +138,7 @@ class StreamrLink(LinkSession):
             self._keep_cursor()
 
     def _wait_for_answers(self, now: int) -> None:
-        """Begin to wait for all answers: they may have come, and were not read."""
+        """Start waiting for all answers anew: they may have come while nothing was read."""
         self._asked = dict.fromkeys(self._asked, now)
         if self.spool is not None and self.spool.asked_at is not None:
             self.spool.asked_at = now
@@ -154,7 +154,7 @@ class StreamrLink(LinkSession):
         return super().held_size + (0 if self.spool is None else self.spool.held_size)
 
     def report(self) -> dict[str, Any]:
-        """Its progress, for `GET /v1/stats`."""
+        """Return the progress of the link, for `GET /v1/stats`."""
         sent = 0 if self.spool is None else self.spool.count
         return {"streams": len(self.streams), "received": self.received, "sent": sent, "caughtUp": self.caught_up}
 
@@ -166,7 +166,7 @@ class StreamrLink(LinkSession):
     # From the other side
 
     def take(self, data: bytes) -> None:
-        """Publish a message that came; take an answer; ignore anything else."""
+        """Publish a message that arrived, or take an answer; ignore everything else."""
         try:
             frame = decode_control(data)
         except StreamrError as error:
@@ -196,7 +196,7 @@ class StreamrLink(LinkSession):
             self.record_refusal("by the other side", text[:MAX_REASON])
 
     def _take(self, message: StreamMessage) -> None:
-        """Publish a *message*, unless it is a copy, or nobody asked for it."""
+        """Publish *message*, unless it is a copy, or of a stream that was not asked for."""
         stream, partition = message.id.stream_id, message.id.stream_partition
         if (stream, partition) not in self._wanted:  # another one would begin a channel here
             return
@@ -212,7 +212,7 @@ class StreamrLink(LinkSession):
             self._refuse(error)
 
     def _refuse(self, error: RequestError) -> None:
-        """Count a message that is not valid; if the log cannot take it, come back later, and ask for it again."""
+        """Count a message that is not valid; if the log fails, close: after reconnecting, ask for the message again."""
         if isinstance(error, Unavailable):
             self.close(1013, str(error))
         else:
@@ -271,7 +271,7 @@ class StreamrLink(LinkSession):
 
 
 def link(peer: StreamrPeer, open: Callable[[Principal, StreamrPeer], StreamrLink]) -> OutboundLink:
-    """The link to *peer*; *open* makes the session of a connection."""
+    """Return the link to *peer*; *open* makes the session of a connection."""
     parts = urlsplit(peer.url)
     assert parts.hostname is not None  # it was checked
     wanted = {"controlLayerVersion": str(CONTROL), "messageLayerVersion": str(LATEST), ASKED: "1"}

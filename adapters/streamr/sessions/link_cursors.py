@@ -24,7 +24,7 @@ class Cursor(NamedTuple):
 
 
 class _Told(msgspec.Struct):
-    """The cursor that the gateway that holds a *link* sends to the others of a cluster."""
+    """The cursor of a *link*, as the gateway that holds it sends it to the others of a cluster."""
 
     link: str
     cursor: tuple[Annotated[int, Meta(ge=0, le=MAX_NUMBER)], Annotated[int, Meta(ge=0, le=MAX_SEQ)]]
@@ -34,7 +34,10 @@ _TOLD: Final = msgspec.json.Decoder(_Told)
 
 
 class LinkCursors:
-    """The cursors of links by their URLs. *on_change* is called when the file has to be written."""
+    """The cursors of links by their URLs. `on_change` is called when the file has to be written.
+
+    `tell` sends data to the other gateways of a cluster, which pass it to `hear`.
+    """
 
     def __init__(self, known: dict[str, Cursor]) -> None:
         self.on_change: Callable[[], None] = lambda: None
@@ -59,7 +62,7 @@ class LinkCursors:
             self.tell(json.dumps({"link": url, "cursor": cursor}).encode())
 
     def hear(self, data: bytes) -> None:
-        """Take the cursor that the gateway that holds a link sent; raises `ValueError` for anything else."""
+        """Take a cursor from the gateway that holds its link; raise `ValueError` if *data* is none."""
         told = _TOLD.decode(data)
         if told.link in self._configured:
             known = self.get(told.link)
@@ -67,7 +70,7 @@ class LinkCursors:
             self.on_change()
 
     def data(self) -> bytes:
-        """What the file holds."""
+        """Return the content of the file."""
         return json.dumps({"cursors": self._cursors}).encode()
 
 

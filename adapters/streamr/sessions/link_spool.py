@@ -1,8 +1,8 @@
 """What a link sends to another broker: what was logged since its cursor, then what is published, in the log's order.
 
-The log is the spool: nothing else is kept for a broker that cannot be reached. Brokers do not confirm what is
-published, but answer other requests in order. So a link that has sent something asks for a stream's last message, at
-most one such question at a time; with the answer, whatever it is, all that was sent before has arrived. If the broker
+The log is the spool: nothing else is kept for a broker that cannot be reached. Brokers do not confirm publishes, but
+they answer other requests in order. So a link that has sent something asks for the last message of a stream, one such
+question at a time. The answer, whatever it says, confirms everything that was sent before the question. If the broker
 could not take a message, the link goes back to its cursor, once for each message.
 """
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 CONTROL: Final = 2  # the version of control frames in which a link speaks
 PAGE: Final = 32  # messages of the log that are read in one turn
 PAGE_BYTES: Final = 1 << 18  # of their contents
-CATCH_UP: Final = 500  # messages of the log a second: half of what a gateway takes of a peer by default
-MAX_FAILED: Final = 1_000  # messages that were sent a second time, and are not sent again
-MAX_HELD: Final = 1_000  # messages that are published while a link catches up; it reads the others from the log
+CATCH_UP: Final = 500  # messages of the log a second: half of the rate that a gateway allows a peer by default
+MAX_FAILED: Final = 1_000  # messages remembered as sent a second time, which are not sent again
+MAX_HELD: Final = 1_000  # messages published while a link catches up that are held; others are read from the log
 MAX_HELD_BYTES: Final = 1 << 20  # of their contents, which may have a MiB each
-SENT: Final = "sent "  # begins the id of the question whose answer confirms what was sent before
+SENT: Final = "sent "  # the start of the id of a question whose answer confirms what was sent before it
 
 
 class LinkSpool:
@@ -43,7 +43,7 @@ class LinkSpool:
     def __init__(
         self, link: Outbox, parts: StreamrParts, wanted: Callable[[str], bool], token: str | None, cursor: int
     ) -> None:
-        self.cursor = cursor  # the last sequence before which everything has certainly arrived
+        self.cursor = cursor  # the sequence up to which everything has certainly arrived
         self.count = 0  # messages that were sent
         self.caught_up = False
         self.held_size = 0  # bytes of the contents of messages that wait until the link has caught up
@@ -83,7 +83,7 @@ class LinkSpool:
             self._link.put(frame)
 
     def tick(self, now: int) -> None:
-        """Ask for a confirmation if one is due, or move the cursor on if nothing waits for one; *now* is in ms."""
+        """Ask for a confirmation if one is due, or advance the cursor if nothing waits for one; *now* is in ms."""
         self._allowance = CATCH_UP
         if self._returning and self.caught_up:
             self._returning, self.caught_up, self.asked_at, self._read = False, False, None, self.cursor
@@ -109,14 +109,14 @@ class LinkSpool:
         self._link.send(text_frame(encode(question, CONTROL)))
 
     def answered(self) -> None:
-        """Take the answer to the open question: what was sent before it has arrived."""
+        """Take the answer to the open question, which confirms what was sent before it."""
         if self.asked_at is not None:
             self.asked_at = None
             if not self._returning:
                 self.cursor = self._asked
 
     def failed(self, seq: int) -> bool:
-        """Send the message *seq* once more, which the broker could not take now; return whether it is sent."""
+        """Send the message *seq*, which the broker could not take, once more; return whether it will be sent."""
         if seq in self._failed or seq <= self.cursor:
             return False
         self._failed[seq] = None
@@ -151,7 +151,7 @@ class LinkSpool:
             self._parts.context.services.answer_scheduler.schedule(self._next_page, "")
 
     def _held_frames(self) -> Iterator[bytes]:
-        """What was published meanwhile, up to what was dropped while the other side did not read."""
+        """Yield the messages that were published meanwhile, until one was dropped, and has to be read from the log."""
         while self._held and self._read >= self._dropped:
             message = self._next_held()
             if message.seq > self._read:
@@ -165,11 +165,11 @@ class LinkSpool:
         return message
 
     def _frame(self, message: Message) -> bytes | None:
-        """The PublishRequest of *message*; None if it has no form in Streamr.
+        """Return the PublishRequest of *message*; None if it has no form in Streamr.
 
-        What its author signed goes as it is, so others find the signature good. What came by another protocol is
-        signed with the key of its sender here, as in every other answer of this gateway, so its id is the same. The id
-        by which gateways know it is added; a gateway removes it, and others need not look at it.
+        What its author signed is sent unchanged, so its signature stays valid. What came by another protocol is signed
+        with the key of its sender here, as in every other answer of this gateway, so its id is the same. The id by
+        which gateways know it is added: a gateway removes it, and brokers ignore it.
         """
         found = self._parts.forms.stream_message(message)
         if found is None:

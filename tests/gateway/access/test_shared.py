@@ -99,7 +99,7 @@ def test_a_stream_that_was_lost_removes_no_key(members: list[KeyFileMember]) -> 
     assert b"ann" in one.value.data
 
 
-def test_of_two_changes_of_a_key_the_stricter_wins() -> None:
+def test_the_stricter_of_two_changes_of_a_key_wins() -> None:
     was = ApiKey("ann", "0" * 64)
     soon, late = (ApiKey("ann", "0" * 64, expires=at) for at in (5, 9))
     assert merged_keys([was], [late], [soon]) == merged_keys([was], [soon], [late]) == [soon]

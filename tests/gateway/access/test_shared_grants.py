@@ -44,7 +44,7 @@ class GrantsMember:
         self.now = grants
 
 
-def test_what_is_changed_on_one_counts_on_all(tmp_path: Path) -> None:
+def test_a_change_on_one_member_counts_on_all(tmp_path: Path) -> None:
     value = SharedGrantsValue()
     one, two = (GrantsMember(tmp_path / name, value, READ) for name in ("one", "two"))
     one.shared.configure(READ | WRITE)
@@ -101,7 +101,7 @@ def test_a_stream_that_was_lost_is_filled_from_the_configuration(tmp_path: Path)
 
 
 @pytest.mark.parametrize("data", [b"", b"5", b"{", b'{"a": ["no right"]}', b'{"a": 5}'])
-def test_what_is_no_value_changes_nothing(tmp_path: Path, data: bytes) -> None:
+def test_a_malformed_value_changes_nothing(tmp_path: Path, data: bytes) -> None:
     member = GrantsMember(tmp_path / "one", SharedGrantsValue(), READ)
     member.shared.receive(7, data)
     assert (member.now, member.shared.refused) == (READ, 1)

@@ -60,7 +60,7 @@ class Members:
                     member.take_heartbeat(Heartbeat(origin, "1", 1, 1, speaks=PROTOCOL, oldest=1, terms=its.digest))
 
 
-def test_who_starts_with_another_setting_is_refused_by_its_name_and_both_values() -> None:
+def test_a_member_with_another_setting_is_refused_with_its_name_and_both_values() -> None:
     members = Members()
     members.add("berlin@1", create="open", limit=5)
     members.add("paris@2", create="open", limit=5)
@@ -118,7 +118,7 @@ def test_members_that_agreed_once_go_on_also_after_an_outage() -> None:
     assert members.refused == {}
 
 
-def test_who_was_not_answered_when_it_started_is_refused_by_the_next_sign_of_life() -> None:
+def test_a_member_that_was_not_answered_at_its_start_is_refused_at_the_next_heartbeat() -> None:
     members = Members()
     members.add("one@1", rate=5)
     members.add("two@2", rate=6)
@@ -156,7 +156,7 @@ def test_a_member_of_the_version_before_is_understood_and_understands(monkeypatc
     assert "protocol 1) do not understand each other: the member old is too old" in members.refused["new@2"]
 
 
-def test_who_is_too_old_for_the_others_is_refused_itself() -> None:
+def test_a_member_that_is_too_old_for_the_others_refuses_itself() -> None:
     members = Members()
     mine = members.add("old@2", rate=5)
     newer = Heartbeat("new@1", "9", 5, 2, speaks=PROTOCOL + 2, oldest=PROTOCOL + 1)

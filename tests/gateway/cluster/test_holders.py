@@ -132,7 +132,7 @@ def test_links_are_held_again_soon_where_the_servers_did_not_answer_and_all_memb
 
 
 @pytest.mark.parametrize("fault", ["cut", "paused"])
-def test_who_is_back_while_the_holder_is_cut_off_waits_until_that_has_let_go(fault: str) -> None:
+def test_a_returning_member_waits_until_a_holder_that_is_cut_off_has_let_go(fault: str) -> None:
     world = LinkHolders(Random(1))
     for member in ("m1@1", "m2@2"):
         world.add(member)
@@ -149,7 +149,7 @@ def test_who_is_back_while_the_holder_is_cut_off_waits_until_that_has_let_go(fau
     assert world.holders(LINKS[0]) == ["m2@2"]
 
 
-def test_who_lets_go_does_so_before_others_take_it() -> None:
+def test_a_holder_lets_go_of_a_link_before_others_take_it() -> None:
     assert CUT_OFF + 1 <= SILENT < LISTEN, "members look once a second"
 
 

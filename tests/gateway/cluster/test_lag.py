@@ -38,7 +38,7 @@ def shown(session: EventSession) -> bytes:
 
 
 @pytest.mark.parametrize("detached", [False, True])
-def test_what_was_seen_elsewhere_is_not_told_again(nodes: list[ClusterInstance], detached: bool) -> None:
+def test_messages_seen_at_another_member_are_not_repeated(nodes: list[ClusterInstance], detached: bool) -> None:
     one, other = nodes
     one.catch_up()
     program = RestParty(one.instance)
@@ -85,7 +85,7 @@ def test_nothing_is_written_or_accepted_before_the_stream_has_it(nodes: list[Clu
     assert other.lines()[: len(one.lines())] == one.lines()
 
 
-def test_who_lost_its_turn_reads_again_what_it_did_not_take(
+def test_a_member_that_lost_its_turn_reads_again_what_it_did_not_take(
     nodes: list[ClusterInstance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[int] = []

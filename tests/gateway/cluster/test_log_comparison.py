@@ -51,7 +51,7 @@ def test_equal_logs_are_the_same_up_to_the_newest_block() -> None:
     assert members.logs["a"].newest.block == 2
 
 
-def test_what_a_member_tells_before_it_was_read_here_is_compared_then() -> None:
+def test_a_digest_that_comes_before_its_block_was_read_is_compared_later() -> None:
     members = TellingMembers("ab")
     members.read("a", 1, "other")
     members.beat()
@@ -76,14 +76,14 @@ def test_the_minority_is_damaged(names: str) -> None:
 
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
-def test_who_lacks_a_line_is_damaged_whoever_is_there(names: str) -> None:
+def test_the_member_that_lacks_a_line_is_the_damaged_one(names: str) -> None:
     members = TellingMembers(names)
     for name in names:
         members.read(name, 3, "bad" if name == "a" else "good", is_whole=name != "a")
     assert members.beats() == {"a": 3}
 
 
-def test_who_is_damaged_tells_it_first_so_that_others_can_name_it() -> None:
+def test_a_damaged_member_says_so_first_so_that_others_can_name_it() -> None:
     members = TellingMembers("ab")
     for name in "ab":
         members.read(name, 3, "bad" if name == "a" else "good", is_whole=name != "a")
@@ -94,7 +94,7 @@ def test_who_is_damaged_tells_it_first_so_that_others_can_name_it() -> None:
     assert members.logs["b"].differing == {"a": 3}
 
 
-def test_of_two_whole_logs_that_differ_nobody_knows_which_is_right() -> None:
+def test_neither_of_two_whole_logs_that_differ_is_called_damaged() -> None:
     members = TellingMembers("ab")
     members.read("a", 1, "one")
     members.read("b", 1, "another")
@@ -107,7 +107,7 @@ def test_of_two_whole_logs_that_differ_nobody_knows_which_is_right() -> None:
     assert not members.logs["b"].differing
 
 
-def test_who_is_gone_has_no_vote() -> None:
+def test_a_member_that_is_gone_has_no_vote() -> None:
     members = TellingMembers("abc")
     for name in "abc":
         members.read(name, 1, "bad" if name == "a" else "good")

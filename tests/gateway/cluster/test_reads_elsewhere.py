@@ -142,7 +142,7 @@ def test_reads_pass_and_what_is_published_waits(pair: Pair, name: str) -> None:
     client.session.receive_eof()
 
 
-def test_what_a_listener_of_arbor_acknowledges_asks_for_no_turn(pair: Pair) -> None:
+def test_acknowledgements_of_an_arbor_listener_ask_for_no_turn(pair: Pair) -> None:
     first, here = pair.nodes
     first.catch_up()
     pair.settle()

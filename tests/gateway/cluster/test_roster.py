@@ -58,7 +58,7 @@ def test_members_know_each_other_and_how_far_they_are(nodes: list[ClusterInstanc
     assert [each.name for each in one.membership.signalling.members()] == ["a"]
 
 
-def test_who_is_silent_is_gone() -> None:
+def test_a_silent_member_is_gone() -> None:
     listener = SignalListener()
     listener.signalling.hear(encode_signal(Heartbeat("one@5", "1", 7, 3, is_accepting=True)))
     listener.now = SILENT
@@ -104,7 +104,7 @@ def test_forged_members_use_little_memory() -> None:
         b"\xff",
     ],
 )
-def test_what_is_no_signal_is_counted_and_ignored(data: bytes) -> None:
+def test_malformed_signals_are_counted_and_ignored(data: bytes) -> None:
     listener = SignalListener()
     listener.signalling.hear(data)
     assert (listener.signalling.ignored, listener.wanted, listener.names()) == (1, [], [("me", 1)])

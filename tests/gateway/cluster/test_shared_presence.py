@@ -76,7 +76,7 @@ def announce(party: SproutParty, said: bytes) -> bytes:
     return node
 
 
-def test_what_arbors_authors_announce_is_shown_at_other_gateways(pair: Pair) -> None:
+def test_presence_of_arbor_authors_is_shown_at_other_gateways(pair: Pair) -> None:
     one, other = pair.nodes
     alice = pair.enter(0, "alice")
     first = announce(alice, b"0")  # its author is not in the log of the other gateway yet
@@ -133,7 +133,7 @@ def test_a_gateway_that_is_silent_or_leaves_takes_its_peers_along(pair: Pair) ->
     pair.beat()
 
 
-def test_who_lacks_a_change_asks_for_all(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_lacks_a_change_asks_for_all(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     for count in range(MAX_ROWS + 3):
         pair.nodes[1].instance.gateway.bus.presence.announce_present(
             "hall", Peer(count, "streamr", str(count)), 1 << 42

@@ -15,7 +15,7 @@ def leave(pair: Pair, at: int) -> None:
     pair.nodes[at].transport.post = lambda _call: None
 
 
-def test_who_stops_does_not_get_the_turn_that_it_wanted(pair: Pair) -> None:
+def test_a_member_that_stops_does_not_get_the_turn_that_it_wanted(pair: Pair) -> None:
     """Nobody would use it until the lease ends. Under load every gateway wants the turn most of the time."""
     first, other = pair.nodes
     first.catch_up()
@@ -45,9 +45,7 @@ def test_a_turn_that_was_passed_to_who_stops_is_claimed_at_once(pair: Pair) -> N
     assert first.turn.acting
 
 
-def test_what_is_in_the_way_while_a_gateway_stops_does_not_keep_it_from_ending_in_order(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_while_a_gateway_stops_do_not_prevent_a_clean_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log and its index would not be closed."""
     _, other = pair.nodes
     other.catch_up()

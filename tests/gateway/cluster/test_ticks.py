@@ -66,7 +66,7 @@ def test_a_peer_that_says_nothing_is_ended(waiting: Pair) -> None:
     assert client.session.closing == (1002, "no message")
 
 
-def test_who_asked_too_often_is_read_again(waiting: Pair) -> None:
+def test_a_throttled_client_is_read_again(waiting: Pair) -> None:
     client = WaitingClient(waiting, 1, "sprout")
     client.ask("version 0 0.0\n")
     bus = waiting.nodes[1].instance.gateway.bus

@@ -13,7 +13,7 @@ from gateway.storage.record import Fact, encode
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 
 
-def test_who_just_passed_the_turn_is_heard_at_once(world: UnreliableNetwork) -> None:
+def test_a_member_that_just_passed_the_turn_on_is_heard_at_once(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -124,7 +124,7 @@ def test_an_idle_member_survives_the_loss_of_its_turn(world: UnreliableNetwork) 
     assert (one.is_lost, one.turn.acting, one.held) == (False, False, "others accept")
 
 
-def test_what_comes_twice_counts_once(world: UnreliableNetwork) -> None:
+def test_a_batch_that_comes_twice_counts_once(world: UnreliableNetwork) -> None:
     one = world.members[0]
     one.say()
     settle(world, one)
@@ -169,7 +169,7 @@ def test_publishers_wait_again_once_the_stream_answers_who_has_passed_the_turn_o
     assert one.held == "others accept"
 
 
-def test_what_waits_for_the_stream_is_bounded_and_goes_in_batches(world: UnreliableNetwork) -> None:
+def test_unsent_lines_are_bounded_and_sent_in_batches(world: UnreliableNetwork) -> None:
     one = world.members[0]
     one.say()
     settle(world, one)
@@ -186,7 +186,7 @@ def test_what_waits_for_the_stream_is_bounded_and_goes_in_batches(world: Unrelia
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
-def test_who_reads_a_stream_with_a_hole_does_not_accept(world: UnreliableNetwork, damage: str) -> None:
+def test_a_member_that_reads_a_stream_with_a_hole_does_not_accept(world: UnreliableNetwork, damage: str) -> None:
     """It would claim the turn by a batch that all others ignore, and go on alone."""
     one, other = world.members
     for _ in range(4):
@@ -264,7 +264,7 @@ def test_a_batch_that_follows_nowhere_ends_nobody_while_the_servers_do_not_answe
     assert other.is_damaged
 
 
-def test_who_leaves_gives_the_turn_up(world: UnreliableNetwork) -> None:
+def test_a_member_that_leaves_gives_the_turn_up(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -283,7 +283,7 @@ def test_who_leaves_gives_the_turn_up(world: UnreliableNetwork) -> None:
     assert len(other.log) == 1
 
 
-def test_who_wanted_the_turn_and_was_killed_does_not_get_it(world: UnreliableNetwork) -> None:
+def test_a_killed_member_does_not_get_the_turn_that_it_wanted(world: UnreliableNetwork) -> None:
     """All others would wait for the lease."""
     one, other = world.members
     one.say()
@@ -330,7 +330,7 @@ def test_a_name_that_was_removed_may_be_used_again(world: UnreliableNetwork) -> 
 
 
 @pytest.mark.parametrize("data", [b"remove a 00000000\n", encode_removal("a")[:-1], encode_removal("a" * 65), b""])
-def test_what_is_no_removal_removes_nobody(world: UnreliableNetwork, data: bytes) -> None:
+def test_a_malformed_removal_removes_nobody(world: UnreliableNetwork, data: bytes) -> None:
     assert decode_removal(data) is None
     world.members[0].turn.arrived(data)
     assert (world.members[0].is_removed, world.members[0].turn.ignored) == (False, 1)

@@ -86,7 +86,7 @@ def test_the_time_of_a_record_is_that_of_its_id_although_the_clock_went_back(mak
     assert [int(each.id[:13].replace("-", ""), 16) for each in (message, after)] == [moment, moment]
 
 
-def test_what_is_submitted_may_be_taken_later(core: Core, join: Make) -> None:
+def test_a_submitted_message_may_be_logged_later(core: Core, join: Make) -> None:
     submitted: list[Any] = []
     core.bus.submit = lambda *run: submitted.append(run)
     listener, accepted = join("lobby"), list[int]()

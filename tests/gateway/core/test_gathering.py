@@ -63,7 +63,7 @@ def room(core: Core, toy_session: type[ToySession]) -> GatheringBus:
     return GatheringBus(core, *[toy_session] * 3)
 
 
-def test_what_several_say_in_a_turn_is_logged_at_once_and_heard_by_all_others(room: GatheringBus) -> None:
+def test_messages_of_one_turn_are_logged_together_and_heard_by_all_others(room: GatheringBus) -> None:
     for who, content in ((0, b"1"), (1, b"2"), (0, b"3")):
         room.say(who, content)
     assert (room.runs, room.heard()) == ([], [[], [], []])
@@ -104,7 +104,9 @@ ACTS: list[Callable[[GatheringBus], object]] = [
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_what_depends_on_it_comes_after_it(room: GatheringBus, act: Callable[[GatheringBus], object]) -> None:
+def test_actions_that_depend_on_gathered_messages_come_after_them(
+    room: GatheringBus, act: Callable[[GatheringBus], object]
+) -> None:
     room.say(0, b"1")
     act(room)
     assert room.runs[0] == [b"1"]
@@ -119,7 +121,7 @@ def test_a_newcomer_does_not_hear_what_was_said_before(room: GatheringBus, toy_s
     assert late.take() == []
 
 
-def test_what_cannot_be_published_is_refused_alone(room: GatheringBus) -> None:
+def test_a_message_that_cannot_be_published_is_refused_alone(room: GatheringBus) -> None:
     class Picky:
         name = "picky"
 
@@ -147,7 +149,7 @@ def test_a_log_that_takes_nothing_refuses_at_once(room: GatheringBus) -> None:
     room.core.log.congested, room.core.log.failing = False, None
 
 
-def test_what_programs_publish_is_gathered_across_channels_and_found_by_its_key(room: GatheringBus) -> None:
+def test_messages_of_programs_are_gathered_across_channels_and_found_by_their_keys(room: GatheringBus) -> None:
     bus, peer = room.core.bus, room.core.peers.identity("rest", "ada")
     for channel, content, key in (("lobby", b"1", "a"), ("hall", b"2", None), ("lobby", b"3", None)):
         said = Message(channel, peer, "rest", content, key=key)

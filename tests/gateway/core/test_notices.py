@@ -83,7 +83,7 @@ def test_many_are_told_later_in_slices_and_of_all_newcomers_at_once(
     assert newcomers[0].take() == [came(newcomers[1])]
 
 
-def test_what_comes_while_others_are_told_is_gathered_for_the_next_time(
+def test_notices_that_come_during_a_round_are_gathered_for_the_next(
     crowd: CrowdedChannel, join: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "SLICE", 1)
@@ -122,9 +122,7 @@ def test_a_direct_message_waits_for_the_notice_to_its_receiver_alone(
     assert all(each.take() == [came(newcomers[0])] for each in others)
 
 
-def test_who_asks_who_is_there_is_told_first_of_those_whose_notices_wait(
-    core: Core, crowd: CrowdedChannel, join: Make
-) -> None:
+def test_waiting_notices_come_before_a_list_of_peers(core: Core, crowd: CrowdedChannel, join: Make) -> None:
     """Else a list would be followed by notices of those who are in it."""
     newcomer = join("lobby")
     asking, *others = crowd.many
@@ -136,7 +134,7 @@ def test_who_asks_who_is_there_is_told_first_of_those_whose_notices_wait(
     assert all(each.take() == [came(newcomer)] for each in others)
 
 
-def test_who_comes_and_leaves_in_between_is_mentioned_only_to_those_who_saw_it(
+def test_a_peer_that_joins_and_leaves_between_rounds_is_mentioned_only_to_those_who_saw_it(
     core: Core, crowd: CrowdedChannel, join: Make
 ) -> None:
     passing = join("lobby")
@@ -147,7 +145,7 @@ def test_who_comes_and_leaves_in_between_is_mentioned_only_to_those_who_saw_it(
     assert saw.take() == [left(passing)]
 
 
-def test_who_leaves_and_comes_back_in_between_is_not_mentioned(core: Core, crowd: CrowdedChannel) -> None:
+def test_a_peer_that_leaves_and_returns_between_rounds_is_not_mentioned(core: Core, crowd: CrowdedChannel) -> None:
     away, *others = crowd.many
     core.bus.unsubscribe(away, "lobby")
     core.bus.subscribe(away, "lobby")
@@ -155,7 +153,7 @@ def test_who_leaves_and_comes_back_in_between_is_not_mentioned(core: Core, crowd
     assert not any(each.heard for each in others)
 
 
-def test_who_comes_back_with_another_name_is_told_in_order(core: Core, crowd: CrowdedChannel) -> None:
+def test_a_peer_that_returns_under_another_name_is_announced_in_order(core: Core, crowd: CrowdedChannel) -> None:
     """Also if the channel is not crowded any more."""
     notices, few = core.bus.presence.notices, crowd.many[:FEW]
     notices.tell("lobby", Peer(1000, "toy", "before"), dict.fromkeys(crowd.many), joined=False)

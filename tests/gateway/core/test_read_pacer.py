@@ -207,7 +207,7 @@ def test_a_new_connection_inherits_a_penalty_until_it_expires(paced: Paced) -> N
     assert not read_pacer._inherited
 
 
-def test_what_takes_long_for_a_network_gets_a_share_of_the_loop_while_others_have_input(paced: Paced) -> None:
+def test_a_network_gets_a_share_of_the_loop_while_others_have_input(paced: Paced) -> None:
     read_pacer, here, there = paced.read_pacer, "192.0.2.1", "192.0.2.2"
     read_pacer.record_bytes(here, 1, None)
     paced.now += 2 * SEVERAL_SECONDS

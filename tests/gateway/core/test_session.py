@@ -225,7 +225,7 @@ def test_too_many_streams_exert_backpressure(session: ToySession) -> None:
 # The end
 
 
-def test_what_is_queued_before_the_end_is_still_written(session: ToySession) -> None:
+def test_data_queued_before_the_close_is_still_written(session: ToySession) -> None:
     session.send(b"1")
     session.close(1000, "enough")
     session.close(1011, "too late")
@@ -298,7 +298,7 @@ def test_every_request_is_checked(core: Core, session: ToySession) -> None:
     assert asked == [(session.principal, verb, "lobby") for verb in ("publish", "publish", "direct")]
 
 
-def test_who_leaves_a_crowd_is_charged_for_those_that_are_told(core: Core, toy_session: type[ToySession]) -> None:
+def test_leaving_a_crowd_is_charged_for_every_notice(core: Core, toy_session: type[ToySession]) -> None:
     charged: list[tuple[str, float]] = []
     core.bus.charge = lambda network, requests: charged.append((network, requests))
     crowd = [toy_session(core.bus) for _ in range(3 * NOTICES_PER_REQUEST)]
@@ -312,7 +312,7 @@ def test_who_leaves_a_crowd_is_charged_for_those_that_are_told(core: Core, toy_s
     assert len(charged) == 1, "connections that end, and refused requests, cost nothing"
 
 
-def test_who_joins_a_crowd_is_charged_for_those_that_are_told(core: Core, toy_session: type[ToySession]) -> None:
+def test_joining_a_crowd_is_charged_for_every_notice(core: Core, toy_session: type[ToySession]) -> None:
     """To join and to hang up, again and again, would otherwise tell thousands for two requests."""
     for _ in range(2 * TOLD_PER_REQUEST):
         core.bus.subscribe(toy_session(core.bus), "lobby")

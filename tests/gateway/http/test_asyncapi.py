@@ -149,7 +149,7 @@ def test_every_word_of_every_table_is_in_it(document: Any) -> None:
     assert known <= FIELDS.keys() & DESCRIBED.keys()
 
 
-def test_what_is_said_in_streamr_is_what_it_says(document: Any, server: Server) -> None:
+def test_frames_of_streamr_match_the_document(document: Any, server: Server) -> None:
     for version, token in ((1, []), (2, ["r"])):
         versions = f"controlLayerVersion={version}&messageLayerVersion={29 + version + version // 2}"
         with connect(f"ws://{server.http}/api/v1/ws?{versions}") as socket:
@@ -170,7 +170,7 @@ def test_what_is_said_in_streamr_is_what_it_says(document: Any, server: Server) 
             assert sorted(seen) == sorted(["SUBSCRIBED", "BROADCAST", *resent, "UNSUBSCRIBED", "ERROR"])
 
 
-def test_what_is_said_on_the_websocket_of_rest_is_what_it_says(document: Any, server: Server) -> None:
+def test_messages_of_the_websocket_of_rest_match_the_document(document: Any, server: Server) -> None:
     names = set(document["channels"]["rest_v1_ws"]["messages"])
     assert {name for name in names if "." not in name} == {type_of(kind) for kind in KINDS_OF_REST}
     with connect(f"ws://{server.http}/v1/ws") as socket, connect(f"ws://{server.http}/v1/ws") as other:
@@ -207,7 +207,7 @@ def test_what_is_said_on_the_websocket_of_rest_is_what_it_says(document: Any, se
         assert {f"{each['type']}.told" for each in seen} | {"gap.told"} == {name for name in names if "." in name}
 
 
-def test_what_nodes_are_told_is_what_it_says(document: Any, server: Server) -> None:
+def test_frames_of_the_network_layer_match_the_document(document: Any, server: Server) -> None:
     wrapped = {"serializedControlLayerPayload": '[2,9,"r","s",0,null]'}
     with connect(f"ws://{server.http}/network") as socket:
         for frame, asked, told in (
@@ -228,7 +228,7 @@ def test_what_nodes_are_told_is_what_it_says(document: Any, server: Server) -> N
             assert said(document, "streamr_tracker", "send", json.loads(socket.recv(timeout=10))) == [told]
 
 
-def test_what_is_said_on_the_topic_relay_is_what_it_says(document: Any, server: Server) -> None:
+def test_packets_of_the_topic_relay_match_the_document(document: Any, server: Server) -> None:
     with connect(f"ws://{server.http}/relay") as one, connect(f"ws://{server.http}/") as two:
         for at, packet, heard in (
             (one, {"type": 2, "topic": "t"}, "Subscribe.told"),
@@ -246,7 +246,7 @@ def test_what_is_said_on_the_topic_relay_is_what_it_says(document: Any, server: 
         assert "Refused" in said(document, "topic_relay", "send", json.loads(two.recv(timeout=10)))
 
 
-def test_what_is_said_in_sprout_is_what_it_says(document: Any, server: Server) -> None:
+def test_messages_of_sprout_match_the_document(document: Any, server: Server) -> None:
     host, _, port = server.sprout.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as wire, wire.makefile("rb") as lines:
         wire.sendall(b"version 1 0.0\n")

@@ -102,7 +102,7 @@ def test_long_bodies_get_their_share_of_the_time() -> None:
 
 
 @BOTH
-def test_who_gives_up_waiting_takes_no_turn(backend: str) -> None:
+def test_a_waiter_that_gives_up_takes_no_turn(backend: str) -> None:
     order: list[str] = []
 
     async def run() -> None:

@@ -38,7 +38,7 @@ def test_strangers_are_paced_by_their_addresses(make_still: Callable[..., Any]) 
             caller(gateway, address)
 
 
-def test_what_is_as_much_work_as_some_counts_as_some(make_still: Callable[..., Any]) -> None:
+def test_a_costly_request_counts_as_several(make_still: Callable[..., Any]) -> None:
     gateway = make_still(limits=rates(address=10)).gateway
     caller(gateway).charge(9.5)
     with pytest.raises(Throttled):
@@ -46,7 +46,7 @@ def test_what_is_as_much_work_as_some_counts_as_some(make_still: Callable[..., A
     caller(gateway, "10.0.0.2")
 
 
-def test_what_cannot_be_a_name_is_no_key_of_any_bucket(make_still: Callable[..., Any]) -> None:
+def test_an_invalid_channel_name_gets_no_bucket(make_still: Callable[..., Any]) -> None:
     gateway = make_still(limits=rates(address=1_000)).gateway
     taken: list[str] = []
 
@@ -94,7 +94,7 @@ def status_without_body(local: Any, path: str, *headers: str, type: str = "appli
 
 
 @pytest.mark.parametrize("type", ["application/json", "application/x-ndjson"])
-def test_who_may_not_is_refused_before_a_body_is_read(
+def test_a_caller_without_the_right_is_refused_before_its_body_is_read(
     type: str, tmp_path: Path, make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = KeyFile(tmp_path / "data" / "keys" / "api-keys.json").add("k", ("publish:lobby", "direct:lobby"))
@@ -112,7 +112,7 @@ def test_who_may_not_is_refused_before_a_body_is_read(
     assert status_without_body(local, lobby, bearer, type=type) == 503
 
 
-def test_who_is_too_fast_is_refused_before_a_body_is_read(make_local: Callable[..., Any]) -> None:
+def test_a_caller_over_its_rate_is_refused_before_its_body_is_read(make_local: Callable[..., Any]) -> None:
     local = make_local(limits=rates(address=1_000, channel=2))
     for _ in range(2):
         assert httpx.post(f"{local.url}/v1/channels/lobby/messages", content="1").status_code == 201

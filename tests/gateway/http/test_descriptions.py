@@ -138,7 +138,7 @@ async def events_about_ops(server: Server, key: str, relay: RelayClient) -> list
     return told
 
 
-def test_who_has_a_key_is_shown_as_what_it_speaks(tmp_path: Path) -> None:
+def test_a_key_holder_is_shown_with_its_protocols(tmp_path: Path) -> None:
     ops, watcher = (KeyFile(tmp_path / "keys" / "api-keys.json").add(name) for name in ("ops", "watcher"))
 
     async def scenario() -> None:
@@ -203,7 +203,7 @@ def test_a_community_that_does_not_come_is_not_waited_for_for_ever(
     assert answer.json()["community"].startswith("SHA512_B32__")
 
 
-def test_what_is_counted_for_no_protocol_is_in_no_row(local: Any) -> None:
+def test_counts_without_a_protocol_are_in_no_row(local: Any) -> None:
     local.gateway.metrics.count("given_up")
     assert "given_up" not in str(httpx.get(f"{local.url}/v1/stats").json()["protocols"])
 
@@ -211,7 +211,7 @@ def test_what_is_counted_for_no_protocol_is_in_no_row(local: Any) -> None:
 # What each protocol can carry
 
 
-def test_what_each_protocol_carries_is_said_in_code_in_the_documents_and_by_rest(tmp_path: Path) -> None:
+def test_code_documents_and_rest_agree_on_what_each_protocol_carries(tmp_path: Path) -> None:
     rows: dict[str, Any] = {
         adapter.name: {"carries": adapter.carries, "limits": adapter.limits} for adapter in ADAPTERS
     }

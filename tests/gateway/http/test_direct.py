@@ -210,7 +210,7 @@ def ask_in_one_turn(local: Any, bodies: list[bytes], more: bytes = b"") -> list[
     return responses
 
 
-def test_what_comes_in_one_turn_is_published_at_once(idle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_one_turn_are_published_together(idle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
     submit = idle.gateway.bus.submit
 
@@ -236,7 +236,7 @@ def test_requests_with_one_key_in_one_turn_publish_once(idle: Any) -> None:
     assert len(list(idle.gateway.index.history("lobby"))) == 2
 
 
-def test_what_fails_at_the_end_of_the_turn_is_answered(idle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_at_the_end_of_the_turn_is_answered(idle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     submit = idle.gateway.bus.submit
 
     def picky(run: Any, origins: Any) -> None:

@@ -127,7 +127,7 @@ async def test_resuming_over_and_over_while_others_publish(local: Any) -> None:
 
 @pytest.mark.usefixtures("either")
 @pytest.mark.anyio
-async def test_who_hangs_up_has_left(local: Any) -> None:
+async def test_a_client_that_hangs_up_has_left(local: Any) -> None:
     async with listening(local.url) as first:
         await anext(first)
         async with listening(local.url) as second:
@@ -223,7 +223,7 @@ def read_until(peer: socket.socket, text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_who_sends_more_while_it_listens_harms_nobody(local: Any, version: bytes) -> None:
+def test_input_during_an_event_stream_is_ignored(local: Any, version: bytes) -> None:
     """A body, and requests behind the one for the stream: none is answered, and the stream goes on."""
     with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as peer:
         head = b"GET /v1/channels/lobby/events HTTP/%b\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" % version

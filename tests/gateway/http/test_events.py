@@ -95,7 +95,7 @@ def test_a_welcome_that_is_cut_short_is_no_event(still: Any) -> None:
     assert b"\n: a right was taken away\n" in pieces[-1]
 
 
-def test_who_comes_and_goes_and_what_is_direct_has_no_id(still: Any) -> None:
+def test_presence_and_direct_events_have_no_id(still: Any) -> None:
     session = still.listen()
     other = still.listen()
     assert [peer["number"] for peer in parse(other.data_to_send())[0].data["peers"]] == [session.peer.number]
@@ -153,7 +153,7 @@ def test_property_a_resumed_stream_misses_nothing_and_repeats_nothing(
     assert ids(heard) == [seq for seq in said if seq > after]
 
 
-def test_what_is_said_while_the_boundary_waits_for_the_disk_comes_once(still: Any) -> None:
+def test_messages_published_while_the_boundary_waits_for_the_disk_come_once(still: Any) -> None:
     said = [still.say().seq]
     still.sync()
     session = still.listen(0)
@@ -242,7 +242,7 @@ def test_the_longest_message_closes_nobody(still: Any) -> None:
     assert len(ids(parse(session.data_to_send()))) == 1
 
 
-def test_what_retention_took_is_a_gap(make_still: Callable[..., Any], tmp_path: Path) -> None:
+def test_messages_removed_by_retention_are_a_gap(make_still: Callable[..., Any], tmp_path: Path) -> None:
     still = make_still()
     lost = [still.say().seq for _ in range(3)]
     still = make_still()  # a clean stop seals the segment
@@ -356,7 +356,7 @@ def test_property_a_detached_stream_says_what_any_other_does(still_class: Any, s
     assert heard[other] == heard[plain]
 
 
-def test_what_waits_for_the_disk_does_not_reach_who_has_left(still: Any) -> None:
+def test_messages_that_wait_for_the_disk_do_not_reach_a_client_that_left(still: Any) -> None:
     session, other = still.listen(), still.listen()
     for each in (session, other):
         each.data_to_send()

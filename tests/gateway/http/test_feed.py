@@ -50,25 +50,25 @@ def drain(session: EventSession) -> list[Event]:
         (["a*"], [], ["a*", "b,c/*"], Selection((), ("a", "b,c/"))),
     ],
 )
-def test_what_is_selected(lists: list[str], names: list[str], patterns: list[str], expected: Selection) -> None:
+def test_a_selection_is_parsed(lists: list[str], names: list[str], patterns: list[str], expected: Selection) -> None:
     assert parse_selection(lists, names, patterns) == expected
 
 
 @pytest.mark.parametrize("pattern", ["", "a", "a*b*", "\n*"])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_a_malformed_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(Problem) as refused:
         parse_selection([], [], [pattern])
     assert refused.value.status == 422
 
 
 @pytest.mark.parametrize("lists", [[], ["a*b"], ["**"], ["*/x"], [",".join(map(str, range(MAX_SELECTED + 1)))]])
-def test_what_selects_nothing_is_refused(lists: list[str]) -> None:
+def test_an_empty_or_malformed_selection_is_refused(lists: list[str]) -> None:
     with pytest.raises(Problem) as refused:
         parse_selection(lists, [])
     assert refused.value.status == 422
 
 
-def test_what_cannot_be_a_name_is_refused() -> None:
+def test_an_invalid_channel_name_is_refused() -> None:
     for text in ("a,,b", "", "a/@b"):
         with pytest.raises(UnknownChannel):
             parse_selection([text], [])
@@ -92,7 +92,7 @@ def test_each_event_names_its_channel_and_a_pattern_hears_channels_that_begin_la
     assert not still.gateway.bus.watchers.prefixes
 
 
-def test_who_comes_to_one_of_several_channels_is_told_with_its_name(still: Any) -> None:
+def test_presence_on_one_of_several_channels_names_the_channel(still: Any) -> None:
     session = open_session(still, Selection(("a", "b")))
     other = open_session(still, Selection(("b",)))
     message = Message("b", other.who, "rest", b'"psst"')
@@ -201,7 +201,7 @@ def open_and_end(caller: Caller, selection: Selection, after: int | None) -> Non
     anyio.run(run)
 
 
-def test_what_came_long_ago_needs_the_right_to_read_history(still: Any) -> None:
+def test_old_messages_need_the_right_to_read_history(still: Any) -> None:
     bus = still.gateway.bus
     old = [still.say(channel=name) for name in ("news/a", "news/b", "lobby")]
     still.sync()

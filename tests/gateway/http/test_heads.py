@@ -53,12 +53,12 @@ def test_a_path_with_its_query_is_bounded(server: Server, path: bytes) -> None:
     assert status(server, path + b"/" + b"p" * (room + 2)) == 414
 
 
-def test_so_is_that_of_a_short_publish(server: Server) -> None:
+def test_the_path_of_a_short_publish_is_bounded(server: Server) -> None:
     target = POST + b"?_" + b"&" * MAX_TARGET
     assert status(server, target, b"Content-Length: 1\r\n", method=b"POST", body=b"1") == 414
 
 
-def test_so_is_that_of_a_websocket(server: Server) -> None:
+def test_the_path_of_a_websocket_is_bounded(server: Server) -> None:
     assert status(server, b"/relay?key=" + b"&" * (MAX_TARGET - 100), WEBSOCKET) in (101, 401)
     assert status(server, b"/relay?key=" + b"&" * MAX_TARGET, WEBSOCKET) in (414, 400)
 

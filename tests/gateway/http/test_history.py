@@ -72,7 +72,7 @@ def test_pages_by_time_are_in_its_order_and_complete(searching: tuple[Any, httpx
     assert [message["timestamp"] for message in page] == [NOON, NOON]
 
 
-def test_what_is_said_while_pages_are_read_repeats_and_skips_nothing(searching: tuple[Any, httpx.Client]) -> None:
+def test_messages_published_while_pages_are_read_repeat_and_skip_nothing(searching: tuple[Any, httpx.Client]) -> None:
     local, client = searching
     say(local, [NOON + n for n in range(40)])
     seen: list[int] = []
@@ -136,7 +136,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_what_cannot_be_asked(searching: tuple[Any, httpx.Client]) -> None:
+def test_invalid_searches_are_refused(searching: tuple[Any, httpx.Client]) -> None:
     for query, status, code in REFUSED:
         told = searching[1].get(f"{LOBBY}?{query}")
         assert (told.status_code, told.json()["code"]) == (status, code), query

@@ -53,7 +53,7 @@ def test_a_key_of_the_command_line_works_at_once(ask: Callable[..., httpx.Respon
     assert ask("GET", "/v1/stats", "of nobody").status_code == 401
 
 
-def test_what_cannot_be_is_refused(ask: Callable[..., httpx.Response]) -> None:
+def test_invalid_keys_are_refused(ask: Callable[..., httpx.Response]) -> None:
     assert refused(ask("DELETE", "/v1/keys/root")) == (409, "own-key")
     for body in ({"name": "root"}, {"name": "a", "rights": ["fly:*"]}, {"name": "a", "rights": ["!publish:*"]}):
         assert refused(ask("POST", "/v1/keys", json=body)) == (422, "invalid-key"), body

@@ -49,7 +49,7 @@ def pages(http: httpx.Client, path: str) -> Iterator[list[str]]:
         yield [row["name"] for row in page["channels"]]
 
 
-def test_who_may_see_few_channels_gets_them_all_in_pages_that_end_early(
+def test_a_caller_that_may_see_few_channels_gets_them_in_short_pages(
     tmp_path: Path, make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "BATCH", 4)

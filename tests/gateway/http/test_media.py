@@ -57,7 +57,7 @@ def test_curl_publishes_what_people_type(local: Any) -> None:
         (f"{FORM}; charset=iso-8859-1", b"\xe4", '"ä"'.encode()),
     ],
 )
-def test_what_a_body_becomes(content_type: str | None, body: bytes, content: bytes) -> None:
+def test_a_body_becomes_content(content_type: str | None, body: bytes, content: bytes) -> None:
     assert media.content_reader(content_type)(body) == (content, None)
 
 
@@ -79,7 +79,7 @@ def test_what_a_body_becomes(content_type: str | None, body: bytes, content: byt
         (FORM, b'{"text": "hello', "malformed-content"),
     ],
 )
-def test_what_is_refused(content_type: str, body: bytes, code: str) -> None:
+def test_malformed_bodies_are_refused(content_type: str, body: bytes, code: str) -> None:
     with pytest.raises(Problem) as caught:
         media.content_reader(content_type)(body)
     assert caught.value.code == code

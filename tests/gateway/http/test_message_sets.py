@@ -78,7 +78,7 @@ def test_after_a_restart_a_set_is_not_read_again(
     assert [after > 0 for _, after in read] == [False, True]
 
 
-def test_what_is_not_worth_it_is_not_saved(http: httpx.Client) -> None:
+def test_a_small_set_is_not_saved(http: httpx.Client) -> None:
     publish(http, "a")
     told(http, "a")
     assert not (http.local.gateway.settings.data / "sync").exists()  # type: ignore[attr-defined]

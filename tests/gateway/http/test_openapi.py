@@ -64,7 +64,7 @@ def test_the_body_of_webhooks_is_described(document: Any) -> None:
     assert described["requestBody"]["content"]["application/json"]["schema"] == schemas.ref("Message")
 
 
-def test_what_administrators_are_answered_keeps_to_its_schema(make_local: Callable[..., Any], document: Any) -> None:
+def test_answers_to_administrators_match_their_schema(make_local: Callable[..., Any], document: Any) -> None:
     """The requests that schemathesis makes have no right to it."""
     admin = {"grants": {"anonymous": ["*:*", "admin:*"]}}
     with httpx.Client(base_url=make_local(auth=admin).url, timeout=20) as client:

@@ -77,7 +77,7 @@ def body(events: Events) -> bytes:
     return b"".join(event.get("body", b"") for event in events)
 
 
-def test_what_nobody_takes_is_not_made(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_that_nobody_reads_are_not_made(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paced, "STALLED_SECONDS", 0.05)
     made: list[int] = []
     budget = Budget(1 << 30)
@@ -172,7 +172,7 @@ def test_long_answers_wait_for_each_other(run: Any, monkeypatch: pytest.MonkeyPa
     assert order == ["first begins", "first ends", "second begins", "second ends"]
 
 
-def test_what_fails_at_once_is_refused_and_later_cut_off(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_early_failure_is_refused_and_a_later_one_is_cut_off(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_scheduler, "MAX_SLOTS", 1)
 
     def fails(after: int) -> Iterator[bytes]:
@@ -233,7 +233,7 @@ def test_an_answer_that_the_budget_gives_up_ends_where_it_is(run: Any) -> None:
     assert not any(not event.get("more_body", True) for event in run(check))
 
 
-def test_who_does_not_wait_any_more_costs_no_slice(run: Any) -> None:
+def test_a_cancelled_waiter_costs_no_slice(run: Any) -> None:
     made: list[int] = []
 
     async def check(answers: AnswerScheduler) -> None:
@@ -248,7 +248,7 @@ def test_who_does_not_wait_any_more_costs_no_slice(run: Any) -> None:
     assert made == []
 
 
-def test_what_is_written_counts_as_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_is_charged_as_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spent: list[float] = []
 
     async def check(answers: AnswerScheduler) -> None:
@@ -264,7 +264,7 @@ def test_what_is_written_counts_as_time(run: Any, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("path", "until"), [("messages", 2), ("peers", 900)])
 @pytest.mark.parametrize("lost", ["key", "grant"])
-def test_who_loses_a_right_while_it_reads_is_not_told_the_rest(
+def test_a_reader_that_loses_its_right_gets_no_more(
     path: str, until: int, lost: str, tmp_path: Path, make_local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = KeyFile(tmp_path / "data" / "keys" / "api-keys.json").add("k")

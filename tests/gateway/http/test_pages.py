@@ -41,7 +41,7 @@ def test_pages_are_served_with_a_strict_policy_and_kept_by_browsers(http: httpx.
     assert small.headers["etag"] != http.get("/console/console.css", headers=plain).headers["etag"]
 
 
-def test_what_is_no_page_is_a_problem(http: httpx.Client) -> None:
+def test_an_unknown_page_is_a_problem(http: httpx.Client) -> None:
     for method, path, status in (
         ("GET", "/console/none.js", 404),
         ("GET", "/console/../settings.py", 404),

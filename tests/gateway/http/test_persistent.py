@@ -178,7 +178,7 @@ def test_nodes_agent_never_meets_a_connection_that_has_just_ended(brief: Server)
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HT", GET[:-2]], ids=["nothing", "half a line", "half a head"])
-def test_who_never_said_anything_whole_is_dropped_as_soon_as_ever(hurried: Server, said: bytes) -> None:
+def test_a_connection_without_a_complete_request_is_dropped_early(hurried: Server, said: bytes) -> None:
     began = time.monotonic()
     with connect(hurried) as peer:
         peer.sendall(said)
@@ -187,13 +187,13 @@ def test_who_never_said_anything_whole_is_dropped_as_soon_as_ever(hurried: Serve
 
 
 @pytest.mark.parametrize("said", [b"GET / HT", b"\r\n"], ids=["half a line", "a blank line"])
-def test_so_is_who_does_not_finish_another_request(hurried: Server, said: bytes) -> None:
+def test_a_connection_with_an_unfinished_second_request_is_dropped_early(hurried: Server, said: bytes) -> None:
     with used(hurried) as peer:
         peer.sendall(said)
         assert ended(peer)
 
 
-def test_who_said_something_may_be_silent_for_longer(brief: Server) -> None:
+def test_a_used_connection_may_be_idle_for_longer(brief: Server) -> None:
     with used(brief) as peer:
         time.sleep(KEPT / 2)
         began = time.monotonic()
@@ -223,7 +223,7 @@ def test_idle_connections_give_way_to_those_who_ask(narrow: Server) -> None:
             assert answer(peer).startswith(b"HTTP/1.1 200")
 
 
-def test_who_is_being_answered_does_not_give_way(narrow: Server) -> None:
+def test_a_connection_that_is_being_answered_does_not_give_way(narrow: Server) -> None:
     with ExitStack() as stack:
         lines = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
         talkers: list[socket.socket] = []
@@ -298,13 +298,13 @@ def test_urllib_is_told_that_a_body_is_too_long(server: Server, path: str) -> No
     assert post(f"http://{server.http}{path}", pieces)[0] == 413
 
 
-def test_so_it_is_of_what_streamrs_clients_post(server: Server) -> None:
+def test_urllib_is_told_that_a_body_for_streamr_is_too_long(server: Server) -> None:
     status, told = post(f"http://{server.http}/api/v1/streams/s/data", bytes(8 * LIMIT))
     assert status == 413
     assert json.loads(told)
 
 
-def test_and_that_it_may_not_ask_at_all(server: Server) -> None:
+def test_urllib_is_told_that_its_key_is_unknown_before_its_body_is_read(server: Server) -> None:
     status, _ = post(f"http://{server.http}{ROUTES[0]}", bytes(8 * LIMIT), Authorization="Bearer trellis_no_such_key")
     assert status == 401
 

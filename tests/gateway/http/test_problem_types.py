@@ -82,7 +82,7 @@ def test_a_common_mistake_is_corrected(local: Any, path: str, body: bytes, advic
     assert advice in told.json()["detail"]
 
 
-def test_what_is_no_http_is_a_problem_too(local: Any) -> None:
+def test_input_that_is_not_http_is_a_problem_too(local: Any) -> None:
     with socket.create_connection(("127.0.0.1", local.port), 20) as sock, sock.makefile("rb") as answer:
         sock.sendall(b"no request\r\n\r\n")
         assert b'"code":"malformed-request"' in answer.read()

@@ -51,7 +51,7 @@ def test_every_failure_is_a_problem(http: httpx.Client, method: str, path: str, 
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"NaN", b"1 2", b'"\xff"', b"[" * 5_000, b"\xef\xbb\xbf1"])
-def test_what_is_no_json_is_refused(http: httpx.Client, body: bytes) -> None:
+def test_malformed_json_is_refused(http: httpx.Client, body: bytes) -> None:
     problem(http.post(LOBBY, content=body), 400)
 
 
@@ -189,7 +189,7 @@ def test_lines_that_wait_for_a_disk_that_fails_are_answered_and_the_stream_ends(
     assert [message["content"] for message in http.get(LOBBY).json()["messages"]] == ["hi", 1, 2, 3]
 
 
-def test_who_is_too_fast_is_told_when_to_come_back(
+def test_a_caller_over_its_rate_is_told_when_to_retry(
     make_local: Callable[..., Any], client_of: Callable[..., httpx.Client]
 ) -> None:
     http = client_of(make_local(limits={"rates": "on", "channel": {"rate": 0.01, "burst": 5}}))

@@ -231,7 +231,7 @@ def test_without_keys_nobody_administers(http: httpx.Client, method: str, path: 
     assert http.get("/v1/channels/lobby").status_code == 200
 
 
-def test_what_there_is_not_cannot_be_closed(operator: httpx.Client) -> None:
+def test_an_unknown_channel_cannot_be_closed(operator: httpx.Client) -> None:
     problem(operator.delete("/v1/channels/nobody"), 404)
 
 
@@ -247,7 +247,7 @@ def test_the_log_is_shown_as_it_is_on_disk(operator: httpx.Client, tmp_path: Pat
     assert http.get(f"/v1/log?after={said[-1]['sequence']}").content == b""
 
 
-def test_what_is_counted(http: httpx.Client) -> None:
+def test_requests_are_counted(http: httpx.Client) -> None:
     taken = say(http)
     http.post(LOBBY, content="{")
     stats = http.get("/v1/stats").json()
@@ -285,7 +285,7 @@ def test_every_route_is_described(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_accepted_survives_a_kill(
+def test_accepted_messages_survive_a_kill(
     make_process: Callable[..., Any], client_of: Callable[..., httpx.Client], seed: int
 ) -> None:
     process = make_process()

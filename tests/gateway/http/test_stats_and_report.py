@@ -36,7 +36,7 @@ def write_tables(warehouse: Path) -> None:
     (broken / f"{0:020d}.json").write_text("{")
 
 
-def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> None:
+def test_messages_are_counted_by_protocol_channel_and_direction(tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
     table = warehouse / "bronze" / "messages"
     write_tables(warehouse)

@@ -27,7 +27,7 @@ def line(number: int, channel: str = "handed") -> str:
     return json.dumps(row)
 
 
-def test_who_hands_over_and_has_to_wait_stops_nobody_elses_long_body(
+def test_a_handover_that_waits_does_not_hold_up_other_long_bodies(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, over = Event(), Event()
@@ -49,7 +49,9 @@ def test_who_hands_over_and_has_to_wait_stops_nobody_elses_long_body(
         assert [json.loads(each)["status"] for each in handing.result().text.splitlines()] == ["accepted"]
 
 
-def test_who_may_not_publish_waits_for_no_rate(make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_may_not_publish_is_refused_without_waiting_for_its_rate(
+    make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     async def wait(_: object, channel: str) -> None:

@@ -85,7 +85,7 @@ def test_the_body_of_a_request_that_asks_for_another_protocol_is_its_body(server
 
 
 @pytest.mark.parametrize("cut", [0, 100, 1000])
-def test_so_it_is_in_one_segment_with_its_head_and_another_request(server: Server, cut: int) -> None:
+def test_the_body_may_come_in_one_segment_with_other_requests(server: Server, cut: int) -> None:
     whole = post(H2C, len(SMUGGLED)) + SMUGGLED
     answers = exchange(server, (whole * 3 + LAST)[:cut], (whole * 3 + LAST)[cut:])
     assert statuses(answers) == [201, 201, 201, 200]
@@ -93,20 +93,20 @@ def test_so_it_is_in_one_segment_with_its_head_and_another_request(server: Serve
     assert not smuggled(server)
 
 
-def test_so_it_is_in_chunks(server: Server) -> None:
+def test_the_body_may_come_in_chunks(server: Server) -> None:
     head = post(H2C, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     answers = exchange(server, head, b"%x\r\n" % len(SMUGGLED), SMUGGLED, b"\r\n0\r\n\r\n", LAST)
     assert statuses(answers) == [201, 200]
     assert contents(server)[0] == SMUGGLED.decode()
 
 
-def test_so_it_is_of_http_1_0(server: Server) -> None:
+def test_the_body_may_be_of_http_1_0(server: Server) -> None:
     answers = exchange(server, post(H2C, len(SMUGGLED), version=b"1.0"), SMUGGLED)
     assert statuses(answers) == [201]
     assert contents(server)[0] == SMUGGLED.decode()
 
 
-def test_so_are_lines(server: Server) -> None:
+def test_the_body_may_be_lines(server: Server) -> None:
     lines = b'"one"\n"two"\n'
     answers = exchange(server, post(H2C, len(lines), b"application/x-ndjson"), lines, LAST)
     assert statuses(answers) == [200, 200]

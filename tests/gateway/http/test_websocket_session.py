@@ -95,7 +95,7 @@ def test_two_pages_talk_and_see_each_other(server: Server) -> None:
         assert a.until("left")["number"] == b.welcome["number"]
 
 
-def test_who_asks_who_is_there_was_told_of_everybody_that_joined(server: Server) -> None:
+def test_joins_are_announced_before_a_list_of_peers(server: Server) -> None:
     """Else a page would be told of peers that it has just been given, since a crowd is told later."""
     with ExitStack() as open_sockets:
         first, *others, last = (Page(open_sockets.enter_context(opened(server))) for _ in range(FEW + 3))
@@ -167,7 +167,7 @@ def test_an_idempotency_key_publishes_once(server: Server) -> None:
         ("[" * 500_000, 400, None),
     ],
 )
-def test_what_is_malformed_is_answered_with_a_problem(server: Server, text: str, status: int, request_id: Any) -> None:
+def test_a_malformed_request_gets_a_problem(server: Server, text: str, status: int, request_id: Any) -> None:
     with opened(server) as socket:
         page = Page(socket)
         socket.send(text)
@@ -197,7 +197,7 @@ def test_a_lone_surrogate_is_kept_as_with_post(server: Server, content: str) -> 
             assert page.next()["problem"]["status"] == 400
 
 
-def test_what_is_too_long_ends_the_connection_and_nobody_else(server: Server) -> None:
+def test_a_message_that_is_too_long_ends_its_connection_and_no_other(server: Server) -> None:
     with opened(server) as socket, opened(server) as other:
         page = Page(other)
         Page(socket)
@@ -273,7 +273,7 @@ def test_a_flood_of_history_is_read_a_page_in_each_turn(still: Any, monkeypatch:
     assert all(len(answer["messages"]) == 3 for answer in answers)
 
 
-def test_what_was_missed_is_read_in_turns_between_answers(still: Any) -> None:
+def test_missed_messages_are_read_in_turns_between_answers(still: Any) -> None:
     here = still
     for _ in range(70):
         here.say()
@@ -345,7 +345,7 @@ def test_rights_hold_on_live_connections_and_keys_stay_out_of_the_log(tmp_path: 
         assert "wrong-secret" not in server.log
 
 
-def test_what_came_long_ago_needs_the_right_to_read_history(still: Any) -> None:
+def test_old_messages_need_the_right_to_read_history(still: Any) -> None:
     gateway = still.gateway
     said = [still.say(channel=name) for name in ("lobby", "open")]
     still.sync()

@@ -117,7 +117,7 @@ def reads_on(member: StreamReader) -> bool:
     return not member.faults
 
 
-def test_what_a_server_without_a_leader_lacks_is_not_lost(member: StreamReader, answers: Answers) -> None:
+def test_entries_missing_at_a_server_without_a_leader_are_not_lost(member: StreamReader, answers: Answers) -> None:
     """A server that led the stream answered about its own copy as long as it was cut off."""
     answers.lose_leader(last=1)
     read_again(member, answers)
@@ -163,9 +163,7 @@ def test_a_server_that_makes_no_consumer_does_not_say_where_the_stream_ends(
 
 
 @pytest.mark.parametrize("lacks_all", [True, False])
-def test_what_was_lacking_once_is_not_lost_because_it_is_lacking_again(
-    member: StreamReader, answers: Answers, lacks_all: bool
-) -> None:
+def test_entries_missing_twice_are_not_lost_at_once(member: StreamReader, answers: Answers, lacks_all: bool) -> None:
     """Nothing new came in between; the time counts from the second lack."""
     for _ in range(2):
         if lacks_all:
@@ -178,9 +176,7 @@ def test_what_was_lacking_once_is_not_lost_because_it_is_lacking_again(
     assert reads_on(member)
 
 
-def test_what_was_lacking_at_one_server_is_not_lost_because_another_lacks_it(
-    member: StreamReader, answers: Answers
-) -> None:
+def test_entries_missing_at_two_servers_in_turn_are_not_lost(member: StreamReader, answers: Answers) -> None:
     """No server answers in between, or one without a leader."""
     answers.lag(last=1)
     read_again(member, answers)

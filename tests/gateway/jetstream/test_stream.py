@@ -113,7 +113,7 @@ def test_all_read_one_order(server: NatsServer, join: Join) -> None:
     assert found.stored.first == 1
 
 
-def test_what_is_told_reaches_all_or_one(join: Join) -> None:
+def test_a_signal_reaches_all_members_or_one(join: Join) -> None:
     one, other = join(address="one@1"), join(address="two.b@2")
 
     def tell(teller: StreamReader, data: bytes, to: str, hearer: StreamReader) -> bool:
@@ -149,7 +149,7 @@ def test_long_batches_are_read_in_portions(join: Join) -> None:
         assert member.data == long
 
 
-def test_who_takes_nothing_is_given_no_more(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_takes_nothing_is_given_no_more(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     first = join()
     for data in numbered(2000):
         first.stream.submit(data)
@@ -178,7 +178,7 @@ def test_a_server_that_is_killed_loses_nothing(join: Join, server: NatsServer) -
     assert reader.entries == sender.entries
 
 
-def test_what_the_stream_has_no_more_is_no_gap_in_silence(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_that_the_stream_no_longer_has_are_a_fault(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "HOLE_SECONDS", 0.3)
     first = join()
     first.stream.submit(b"1")
@@ -202,7 +202,7 @@ def test_a_server_that_is_behind_for_a_moment_ends_nobody(join: Join) -> None:
     assert (ahead.data, ahead.faults) == ([b"3"], [])
 
 
-def test_what_waits_to_be_taken_is_bounded_in_bytes(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untaken_entries_are_bounded_in_bytes(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     """One portion may come beyond the bound."""
     monkeypatch.setattr(reader, "MAX_UNTAKEN_BYTES", 5_000)
     monkeypatch.setattr(reader, "PORTION_BYTES", 2_000)

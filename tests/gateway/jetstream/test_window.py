@@ -84,7 +84,7 @@ def test_property_all_count_in_their_order(count: int, fates: list[str], order: 
     assert (len(window), window.size) == (0, 0)
 
 
-def test_what_is_not_answered_counts_as_unsent() -> None:
+def test_an_unacknowledged_batch_counts_as_unsent() -> None:
     window = SendWindow()
     window.add(b"abc")
     window.add(b"de")

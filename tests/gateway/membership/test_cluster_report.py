@@ -75,7 +75,7 @@ def test_a_gateway_whose_servers_are_silent_is_not_ready_though_nobody_waits(
     assert node.membership.trouble == "the cluster has not answered for 12 s: no leader"
 
 
-def test_what_the_servers_say_of_their_replicas() -> None:
+def test_replicas_are_read_from_the_answer_of_the_servers() -> None:
     answer = {
         "config": {"name": "main"},
         "state": {"messages": 3, "bytes": 200, "first_seq": 5, "last_seq": 7, "consumer_count": 1},

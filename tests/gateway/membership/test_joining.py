@@ -52,13 +52,13 @@ def join(tmp_path: Path) -> Iterator[Callable[..., Membership]]:
     nats.kill()
 
 
-def test_who_has_other_keys_is_refused(join: Callable[..., Membership]) -> None:
+def test_a_gateway_with_other_keys_is_refused(join: Callable[..., Membership]) -> None:
     assert join("one", about="keys 1").turn.acting
     with pytest.raises(CannotJoin, match="have 'keys 1' in common, and this gateway has 'keys 2': copy the folder"):
         join("two", about="keys 2")
 
 
-def test_who_can_read_nothing_says_so_however_much_it_has_read_before(
+def test_a_gateway_that_cannot_read_the_stream_says_so_even_if_it_has_read_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its position in the stream is known, so it waits for nothing but the stream."""
@@ -152,7 +152,7 @@ def test_a_member_that_catches_up_lets_others_have_the_loop(
         assert posted.pop() == one._receive
 
 
-def test_what_was_read_is_indexed_before_the_turn_is_wanted(
+def test_entries_are_indexed_before_the_first_turn_is_wanted(
     join: Callable[..., Membership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All others wait for a gateway that has the turn and does not use it."""
@@ -202,7 +202,7 @@ def test_two_gateways_with_one_name_are_refused(join: Callable[..., Membership])
     assert first.turn.acting
 
 
-def test_who_cannot_write_reads_no_more_than_a_bounded_part(join: Callable[..., Membership]) -> None:
+def test_a_gateway_that_cannot_write_reads_a_bounded_part(join: Callable[..., Membership]) -> None:
     """While a disk is full, what the others accept would fill the memory."""
     member = join("one")
     link = member.transport

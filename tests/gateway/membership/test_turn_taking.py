@@ -112,7 +112,7 @@ async def _waits(node: ClusterInstance, scope: dict[str, Any]) -> bool:
     return not application.acted
 
 
-def test_who_can_log_nothing_does_not_wait(nodes: list[ClusterInstance]) -> None:
+def test_requests_that_log_nothing_do_not_wait_for_the_turn(nodes: list[ClusterInstance]) -> None:
     """A listener connects, and its history is read, while other gateways accept, or nobody can."""
     _, here = nodes
     assert not here.turn.acting

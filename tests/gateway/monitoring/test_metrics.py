@@ -111,7 +111,7 @@ def test_a_port_of_its_own_needs_no_key_and_serves_nothing_else(operated: Operat
     assert httpx.post(f"{own}/metrics").status_code == 404
 
 
-def test_what_was_observed_is_below_its_bounds() -> None:
+def test_observations_are_counted_below_their_bounds() -> None:
     histogram = Histogram((1.0, 2.0))
     for seen in (0.5, 1.0, 1.5, 7.0):
         histogram.observe(seen)

@@ -228,7 +228,7 @@ def test_a_server_that_reads_nothing_ends_the_connection(loop: str, monkeypatch:
     anyio.run(scenario, backend=loop)
 
 
-def test_what_comes_after_the_farewell_is_discarded() -> None:
+def test_input_after_the_close_is_discarded() -> None:
     async def scenario() -> None:
         with hostile(*[LONG] * 1_000) as port:
             wire = await dial_port(port)

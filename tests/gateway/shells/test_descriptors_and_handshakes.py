@@ -140,7 +140,7 @@ def test_silent_peers_are_dropped_on_every_tls_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_who_was_reset_before_being_accepted_takes_no_place(tmp_path: Path, loop: str) -> None:
+def test_a_connection_reset_before_it_was_accepted_takes_no_place(tmp_path: Path, loop: str) -> None:
     """Nobody knows where such a connection is from: counted in, it was never counted out, nor freed."""
     env = {"TRELLIS_LIMITS__CONNECTIONS": "20"}
     with Server(tmp_path / "data", "--loop", loop, env=env) as server:

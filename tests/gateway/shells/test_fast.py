@@ -73,7 +73,7 @@ def test_a_refusal_is_an_http_response(server: FastShell) -> None:
         assert rest(peer) == b"no such key"
 
 
-def test_what_comes_before_the_session_does_is_kept_for_it(server: FastShell) -> None:
+def test_input_before_the_session_is_kept_for_it(server: FastShell) -> None:
     with server.open(b"/hesitant") as peer:
         head(peer)
         peer.sendall(text(b"a") + text(b"b")[:-1])
@@ -91,7 +91,7 @@ def test_a_session_for_a_peer_that_left_meanwhile_ends(server: FastShell, path: 
     server.eventually(lambda: [session.ended for session in server.service.sessions[count:]] == [1])
 
 
-def test_who_talks_before_the_handshake_is_answered_is_cut(server: FastShell) -> None:
+def test_a_client_that_sends_before_the_handshake_is_answered_is_disconnected(server: FastShell) -> None:
     with server.open(b"/late", early=text(b"hello")) as peer:
         assert rest(peer) == b""
 

@@ -45,14 +45,14 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
-def test_who_does_not_finish_a_request_is_dropped(server: FastShell, said: bytes) -> None:
+def test_a_client_that_does_not_finish_a_request_is_dropped(server: FastShell, said: bytes) -> None:
     with server.connect() as peer:
         peer.sendall(said)
         assert rest(peer) == b""
 
 
 @pytest.mark.usefixtures("brief")
-def test_so_is_who_does_not_finish_another(server: FastShell) -> None:
+def test_a_client_that_does_not_finish_its_second_request_is_dropped(server: FastShell) -> None:
     with server.connect() as peer:
         peer.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET /again")
         assert rest(peer).startswith(b"HTTP/1.1 404")
@@ -146,7 +146,7 @@ def test_small_chunks_are_parsed_a_few_at_a_time(server: FastShell, monkeypatch:
     assert max(slices) <= uvicorn_http.MAX_SLICES
 
 
-def test_what_a_client_sends_before_it_was_answered_is_not_read(server: FastShell) -> None:
+def test_input_before_the_answer_is_not_read(server: FastShell) -> None:
     with server.connect() as peer:
         peer.settimeout(1)
         sent = 0
@@ -188,7 +188,7 @@ def test_a_client_that_hangs_up_while_pipelined_requests_are_answered_is_no_faul
     assert "Exception in ASGI application" not in caplog.text
 
 
-def test_what_was_put_off_is_parsed_before_more_is_read(sock: socket.socket, allowed: set[str]) -> None:
+def test_postponed_input_is_parsed_before_more_is_read(sock: socket.socket, allowed: set[str]) -> None:
     """Also while the body of a request is asked for: megabytes were copied for each small request."""
     asked = 0
 
@@ -282,7 +282,7 @@ class Somewhere(Echo):
         return "192.0.2.1"
 
 
-def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> None:
+def test_a_penalized_client_that_reconnects_is_not_read_until_it_has_paid(sock: socket.socket) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
         started.append(scope["path"])
 
@@ -315,7 +315,7 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
 
 
 @pytest.mark.parametrize("use_uvloop", [False, True], ids=["asyncio", "uvloop"])
-def test_what_it_sends_meanwhile_is_not_read_either(use_uvloop: bool) -> None:
+def test_a_new_session_of_a_penalized_network_is_not_read(use_uvloop: bool) -> None:
     async def check() -> None:
         bus, sessions = new_bus(), list[Somewhere]()
         bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)

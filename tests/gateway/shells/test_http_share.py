@@ -87,7 +87,7 @@ def test_a_request_waits_while_its_network_has_taken_too_much_of_the_loop(sock: 
     asyncio.run(check())
 
 
-def test_so_does_a_new_connection_which_may_become_a_websocket(sock: socket.socket) -> None:
+def test_a_new_connection_waits_in_line_because_it_may_become_a_websocket(sock: socket.socket) -> None:
     async def check() -> None:
         started = list[str]()
         http, read_pacer = await one_of_two_networks(noting(started), sock, perf_counter)
@@ -158,7 +158,7 @@ def test_a_body_waits_as_well(sock: socket.socket) -> None:
     asyncio.run(check())
 
 
-def test_in_a_long_body_the_share_is_asked_for_in_each_turn(sock: socket.socket) -> None:
+def test_each_turn_of_a_long_body_checks_the_share_of_the_network(sock: socket.socket) -> None:
     """A busy connection has turns, and what it sent is parsed in them without being read again."""
 
     async def check() -> None:
@@ -217,7 +217,7 @@ def test_a_request_whose_body_comes_apart_is_answered(sock: socket.socket) -> No
     asyncio.run(check())
 
 
-def test_what_is_admitted_at_once_has_turns(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_admitted_at_once_take_turns(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many networks there are, of what waited one request at a time begins in an iteration of the loop."""
 
     async def check() -> None:
@@ -292,7 +292,7 @@ def test_a_bug_in_a_step_does_not_end_all_answers(sock: socket.socket) -> None:
         started = list[str]()
         http, _ = await one_of_two_networks(noting(started), sock, lambda: 100.0)
         with pytest.raises(ZeroDivisionError):
-            http._do(partial(divmod, 1, 0))
+            http._measure(partial(divmod, 1, 0))
         http.data_received(b"GET /1 HTTP/1.1\r\n\r\n")
         await asyncio.sleep(0.01)
         assert started == ["/1"]
@@ -300,7 +300,7 @@ def test_a_bug_in_a_step_does_not_end_all_answers(sock: socket.socket) -> None:
     asyncio.run(check())
 
 
-def test_what_comes_after_the_last_response_is_paced(sock: socket.socket) -> None:
+def test_input_after_the_last_response_is_paced(sock: socket.socket) -> None:
     """It is discarded, but reading it takes time."""
 
     async def check() -> None:
@@ -319,7 +319,7 @@ def test_what_comes_after_the_last_response_is_paced(sock: socket.socket) -> Non
     asyncio.run(check())
 
 
-def test_who_gives_up_in_line_is_noticed(sock: socket.socket) -> None:
+def test_a_client_that_gives_up_in_line_is_noticed(sock: socket.socket) -> None:
     """A crowd that is not answered in time would otherwise wait behind the handshakes that it gave up, for ever."""
 
     async def check() -> None:

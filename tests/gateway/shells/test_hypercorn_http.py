@@ -16,7 +16,7 @@ from gateway.shells import hypercorn_http
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_who_takes_nothing_is_cut_off_on_trio_too(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
+def test_a_client_that_reads_nothing_is_disconnected_on_trio_too(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
     """By asyncio's shells it is in tests/gateway/shells/test_shells.py. A reader's time is one that the test moves."""
     stalled = 10 if reads else 0.3
     monkeypatch.setattr(hypercorn_http, "STALLED_SECONDS", stalled)

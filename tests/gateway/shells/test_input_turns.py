@@ -76,7 +76,7 @@ async def _played(work: SlowInput, turns: InputTurns) -> float:
     return turns.take_seconds()
 
 
-def test_what_takes_little_is_handled_at_once(clock: SecondsClock) -> None:
+def test_light_input_is_handled_at_once(clock: SecondsClock) -> None:
     async def scenario() -> None:
         work = SlowInput(clock, 0.0)
         await _played(work, input_turns())
@@ -86,7 +86,7 @@ def test_what_takes_little_is_handled_at_once(clock: SecondsClock) -> None:
     play(scenario)
 
 
-def test_what_takes_long_has_its_turns_and_others_have_theirs_between(clock: SecondsClock) -> None:
+def test_heavy_input_takes_turns_with_others(clock: SecondsClock) -> None:
     async def scenario() -> None:
         work, turns = SlowInput(clock, ALLOWANCE), input_turns()
         assert turns.portion == PORTION
@@ -149,9 +149,7 @@ def test_a_bug_in_a_turn_ends_its_connection_and_no_other(clock: SecondsClock) -
 
 
 @pytest.mark.parametrize("penalised", [False, True])
-def test_what_a_link_sends_is_handled_in_turns(
-    clock: SecondsClock, core: Any, toy_session: Any, penalised: bool
-) -> None:
+def test_input_of_a_link_is_handled_in_turns(clock: SecondsClock, core: Any, toy_session: Any, penalised: bool) -> None:
     sent, heard, recorded = bytes(range(256)) * 40, list[bytes](), list[float]()
 
     class SlowListener(toy_session):  # type: ignore[misc]  # a fixture

@@ -154,7 +154,7 @@ def test_a_link_that_another_gateway_holds_is_let_go_and_taken_again(play: Any, 
     play(scenario)
 
 
-def test_what_arrives_together_is_handled_in_portions(play: Any, core: Any, toy_session: Any) -> None:
+def test_input_that_arrives_together_is_handled_in_portions(play: Any, core: Any, toy_session: Any) -> None:
     """A hostile peer sends 6,000 lines at once, which took a Sprout session 50 ms; an honest one loses nothing."""
     sent, heard = bytes(range(256)) * 100, []
 
@@ -178,7 +178,7 @@ def test_what_arrives_together_is_handled_in_portions(play: Any, core: Any, toy_
 
 
 @pytest.mark.usefixtures("short")
-def test_what_ends_is_dialled_again(play: Any, make: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_ends_is_dialled_again(play: Any, make: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with other(stays=False) as place, dialled(make(place.port, tls=False)) as link:
             await until(lambda: link.report()["failures"] >= 3)

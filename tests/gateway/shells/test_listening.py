@@ -49,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("_patience", "_quiet")
 
 
 @pytest.mark.parametrize("name", TCP | FAST_WEBSOCKET)
-def test_whoever_is_connected_hears_goodbye_when_the_gateway_stops(name: str) -> None:
+def test_all_peers_hear_goodbye_when_the_gateway_stops(name: str) -> None:
     running = run(*SHELLS[name], name in WEBSOCKET)
     server = next(running)
     with server.connect() as alice, server.connect() as bob:
@@ -180,7 +180,7 @@ def test_tls_peers_may_leave_as_they_like(secure: ShellServer) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000])
-def test_who_does_not_finish_the_tls_handshake_is_dropped(secure: ShellServer, said: bytes) -> None:
+def test_an_unfinished_tls_handshake_is_dropped(secure: ShellServer, said: bytes) -> None:
     with LineClient(secure.port) as client:
         client.socket.sendall(said)
         with suppress(ConnectionResetError):
@@ -189,7 +189,7 @@ def test_who_does_not_finish_the_tls_handshake_is_dropped(secure: ShellServer, s
     assert secure.sessions == []
 
 
-def test_who_is_in_a_tls_handshake_is_counted(secure: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_in_a_tls_handshake_are_counted(secure: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with LineClient(secure.port), LineClient(secure.port):
         secure.eventually(lambda: HANDSHAKES.inside == 2)
         secure.eventually(lambda: HANDSHAKES.inside == 0)

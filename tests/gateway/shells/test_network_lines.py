@@ -60,7 +60,7 @@ def play(scenario: Callable[[NetworkLines], Awaitable[None]]) -> NetworkLines:
     return asyncio.run(play())
 
 
-def test_who_waits_begins_in_order_one_after_another() -> None:
+def test_waiters_begin_in_order_one_after_another() -> None:
     owing = Owing("owing", 0.001)
     waiting = [Waiting(owing, cost=0.001) for _ in range(5)]
 
@@ -78,7 +78,7 @@ def test_who_waits_begins_in_order_one_after_another() -> None:
     play(scenario)
 
 
-def test_even_without_debts_one_begins_in_each_iteration_of_the_loop() -> None:
+def test_one_waiter_begins_in_each_iteration_of_the_loop_even_without_debts() -> None:
     """Else hundreds that come at once would begin before it is known what the first of them costs."""
     owing = Owing("owing")
     waiting = [Waiting(owing) for _ in range(4)]
@@ -119,7 +119,7 @@ def test_a_connection_that_ended_is_forgotten_and_an_error_stops_nobody() -> Non
     assert owing.begun == [broken, last]
 
 
-def test_whoever_waits_in_line_costs_nothing() -> None:
+def test_waiting_in_line_costs_nothing() -> None:
     """Hundreds that each looked again when the debt is paid would cost more than the answers."""
     owing = Owing("owing", 0.001)
 
@@ -136,7 +136,7 @@ def test_whoever_waits_in_line_costs_nothing() -> None:
     assert len(owing.begun) == 100
 
 
-def test_who_misbehaved_has_a_line_of_its_own() -> None:
+def test_penalized_connections_have_a_line_of_their_own() -> None:
     penalty, debt = Owing("owing", 0.02), Owing("owing", 0.001)
 
     async def scenario(lines: NetworkLines) -> None:
@@ -155,7 +155,7 @@ def test_who_misbehaved_has_a_line_of_its_own() -> None:
     assert not penalty.begun
 
 
-def test_who_misbehaves_in_line_holds_up_nobody() -> None:
+def test_a_waiter_penalized_in_line_holds_up_nobody() -> None:
     debt = Owing("owing", 0.001)
     bad, good = Waiting(Owing("owing", 60.0)), Waiting(debt)
 
@@ -174,7 +174,7 @@ def test_who_misbehaves_in_line_holds_up_nobody() -> None:
     play(scenario)
 
 
-def test_who_has_begun_goes_on_before_others() -> None:
+def test_a_waiter_that_has_begun_continues_before_others() -> None:
     owing = Owing("owing", 0.001)
     waiting = [Waiting(owing) for _ in range(3)]
 

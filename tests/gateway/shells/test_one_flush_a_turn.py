@@ -225,7 +225,7 @@ def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -
     asyncio.run(check())
 
 
-def test_what_a_transport_hands_over_during_a_pause_counts_for_the_budget(sock: socket.socket) -> None:
+def test_input_handed_over_during_a_pause_counts_in_the_budget(sock: socket.socket) -> None:
     async def check() -> None:
         ((connection, _, session),) = await connections(1, sock)
         session.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 1.0), lambda: 1.0, Budget(1 << 20))
@@ -240,7 +240,7 @@ def test_what_a_transport_hands_over_during_a_pause_counts_for_the_budget(sock: 
     asyncio.run(check())
 
 
-def test_who_misbehaved_waits_for_its_turn_and_pays_while_others_talk(
+def test_a_penalized_session_waits_for_its_turn_and_pays_while_others_have_input(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     charged: list[float] = []

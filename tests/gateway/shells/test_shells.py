@@ -66,7 +66,7 @@ def test_requests_may_be_cut_anywhere(server: ShellServer) -> None:
         assert [client.hear() for _ in range(3)] == [b"%d" % i + b"!" * 120 * i for i in range(3)]
 
 
-def test_what_is_said_on_a_channel_is_heard_in_one_order(server: ShellServer) -> None:
+def test_all_listeners_of_a_channel_hear_one_order(server: ShellServer) -> None:
     channel = server.channel()
     with server.connect() as alice, server.connect() as bob, server.connect() as carol:
         for listener in bob, carol:
@@ -155,7 +155,9 @@ def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: Shell
 
 
 @only(TCP | FAST_WEBSOCKET)
-def test_who_reads_nothing_of_a_long_answer_is_cut(server: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_reader_of_a_long_answer_is_disconnected(
+    server: ShellServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for shell in (serve, connection):
         monkeypatch.setattr(shell, "STALLED_SECONDS", 0.5)
     with server.connect() as deaf, server.connect() as slow:
@@ -294,7 +296,7 @@ def test_answers_still_come_after_a_half_close(server: ShellServer) -> None:
 
 
 @only(TCP)
-def test_so_does_one_that_is_still_being_made(server: ShellServer) -> None:
+def test_an_unfinished_answer_still_comes_after_a_half_close(server: ShellServer) -> None:
     with server.connect() as client:
         client.say(b"parts 5", b"echo last")
         client.socket.shutdown(socket.SHUT_WR)

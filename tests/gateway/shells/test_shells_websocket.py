@@ -116,7 +116,7 @@ def test_nothing_is_compressed(server: ShellServer) -> None:
 
 
 @only(FAST_WEBSOCKET)
-def test_who_pings_and_does_not_read_is_not_read(server: ShellServer, peer: Framed) -> None:
+def test_a_peer_that_pings_but_does_not_read_is_not_read(server: ShellServer, peer: Framed) -> None:
     ping = peer.wrap(b"." * 125, 0x89)
     pongs, rest = divmod(write_until_stuck(peer, ping), len(ping))
     with server.connect() as other:

@@ -84,7 +84,7 @@ def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
     asyncio.run(check())
 
 
-def test_who_has_used_least_lately_goes_first(clock: SteppedClock) -> None:
+def test_the_connection_that_used_least_lately_goes_first(clock: SteppedClock) -> None:
     loads = [LoopUsage() for _ in range(3)]
     loads[0].add(0.03, clock.now, both(0.03))
     loads[1].add(0.01, clock.now, both(0.01))
@@ -122,7 +122,7 @@ def test_a_turn_is_shorter_while_others_say_something(clock: SteppedClock) -> No
     asyncio.run(check())
 
 
-def test_what_others_bring_comes_first_but_not_for_ever(clock: SteppedClock) -> None:
+def test_busy_connections_yield_to_light_ones_but_not_for_ever(clock: SteppedClock) -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
         busy = Busy(turns, 3, LONG_TURN)
@@ -253,7 +253,7 @@ def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock
     assert honest.begin() is None
 
 
-def test_what_takes_long_by_the_clock_once_is_not_believed(clock: SteppedClock) -> None:
+def test_a_step_that_took_long_by_the_clock_alone_makes_nobody_busy(clock: SteppedClock) -> None:
     load = LoopUsage()
     assert load.add(0.1, clock.now) == BELIEVED
     assert not load.busy
@@ -265,13 +265,13 @@ def both(seconds: float) -> CpuTime:
     return CpuTime(seconds, seconds)
 
 
-def test_what_is_charged_is_cpu_time_where_it_was_measured(clock: SteppedClock) -> None:
+def test_cpu_time_is_charged_where_it_was_measured(clock: SteppedClock) -> None:
     assert LoopUsage().add(0.008, clock.now, both(0.004)) == 0.004
     assert LoopUsage().add(0.008, clock.now, both(0.0005)) == 0.008 / WAITING, "it may have waited for the disk"
     assert Portion().used(clock.now - 0.008, 1, worked=both(0.004)) == 0.004
 
 
-def test_what_other_threads_work_meanwhile_is_charged_but_makes_nobody_busy(clock: SteppedClock) -> None:
+def test_cpu_time_of_other_threads_is_charged_but_makes_nobody_busy(clock: SteppedClock) -> None:
     """They may work for somebody else; it is the network that pays, never more than the time by the clock."""
     load = LoopUsage()
     assert load.add(0.008, clock.now, CpuTime(thread=0.001, process=0.007)) == 0.007

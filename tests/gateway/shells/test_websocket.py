@@ -115,7 +115,7 @@ def test_nothing_is_kept_of_a_frame_that_was_refused_before_its_end() -> None:
     assert reader.held_size == 0
 
 
-def test_what_came_before_a_failure_counts() -> None:
+def test_frames_before_a_failure_count() -> None:
     frames, failure = read(frame(0x81, b"a") + frame(0x83, b"b") + frame(0x81, b"c"))
     assert frames == [(TEXT, b"a")]
     assert failure is not None
@@ -211,7 +211,7 @@ def test_any_cut_reads_the_same(data: bytes, cuts: list[int]) -> None:
 
 
 @given(STREAMS, STREAMS, st.integers(0, 400))
-def test_what_follows_changes_nothing_but_the_time_of_a_failure(data: bytes, more: bytes, cut: int) -> None:
+def test_later_bytes_change_only_the_time_of_a_failure(data: bytes, more: bytes, cut: int) -> None:
     frames, failure = read(data[:cut])
     everything = read(data + more)
     if frames and frames[-1][0] == CLOSE:
