@@ -31,7 +31,7 @@ TIMEOUT_SECONDS: Final = 5.0  # for the answer of a gateway that takes connectio
 CONNECT_SECONDS: Final = 1.0
 STANDALONE: Final = "spark://"  # how the addresses of masters begin, with commas between them
 SUBMITTED_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program that it starts
-MASTER: Final = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|(spark|k8s)://.+")
+MASTER: Final = re.compile(r"local(\[([1-9]\d*|\*)(,[1-9]\d*)?\])?|yarn|(spark|k8s)://.+")
 
 # The kinds of source that a job reads, and what they are called; other jobs read only tables.
 LOGS: Final = (LogSource, HttpSource), "log:DIR or http:URL"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from hashlib import sha256
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from pipeline.errors import PipelineError, Unreachable
 CHANNEL: Final = "gateway/stats"
 ALERTS: Final = "gateway/alerts"
 TIMEOUT_SECONDS: Final = 30.0  # for a response
+MAX_QUOTED: Final = 255  # characters of a name in a key, which may have 512; a longer name is there by its hash
 _DONE: Final = (201, 422)  # 422: published before with other numbers, before a late record was counted
 
 Message = tuple[str, dict[str, Any]]
@@ -61,7 +63,7 @@ def alerts(publishers: Iterable[Any]) -> Iterator[Alert]:
         for what, count, newest in (("gaps", row.missing, row.newest_missing), ("signatures", row.bad, row.newest_bad)):
             if count:
                 content = {"job": "publishers", "alert": what, "protocol": row.protocol, "publisher": row.publisher}
-                about = f"{what}/{row.protocol}/{quote(row.publisher, safe='')}"
+                about = f"{what}/{row.protocol}/{_in_key(row.publisher, safe='')}"
                 yield Alert(about, (count, newest), {**content, "count": count, "messages": row.messages})
 
 
@@ -83,5 +85,11 @@ def publish(url: str, key: str | None, told: Iterable[Message], channel: str = C
 
 def _message(minute: datetime, channel: str | None, more: dict[str, Any]) -> Message:
     window = minute.strftime("%Y-%m-%dT%H:%MZ")
-    key = f"stats/{window}/{'' if channel is None else quote(channel)}"
+    key = f"stats/{window}/{'' if channel is None else _in_key(channel)}"
     return key, {"job": "stats", "window": window, "seconds": 60, "channel": channel, **more}
+
+
+def _in_key(name: str, safe: str = "/") -> str:
+    """Return *name* in the characters of a key: a letter of another script takes up to twelve."""
+    quoted = quote(name, safe=safe)
+    return quoted if len(quoted) <= MAX_QUOTED else f"sha256:{sha256(name.encode()).hexdigest()}"

