@@ -101,6 +101,7 @@ def test_retention_removes_words(make_core: Callable[..., Any], tmp_path: Path) 
     for n in range(3):
         core.say(b'"word %d"' % n)
         core.settle()
+    core.stop()  # its log seals segments, which the other one would do at the same time
     index = indexed(tmp_path / "data", search=True)
     asked = Search("lobby", expression_of("word"), 0, BEYOND)
     before = search(index.path, asked, 10)
@@ -117,7 +118,7 @@ def test_retention_removes_words(make_core: Callable[..., Any], tmp_path: Path) 
 
 def test_the_setting_makes_the_index_again(core: Any, tmp_path: Path) -> None:
     core.say(b'"word"')
-    core.settle()
+    core.stop()
     asked = Search("lobby", expression_of("word"), 0, BEYOND)
     for on in (False, True, True, False, True):
         index = indexed(tmp_path / "data", search=on)
