@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import nats
 import pytest
@@ -20,13 +19,6 @@ from .test_stream import StreamReader
 GONE = "the NATS servers have no stream test, of which 2 entries were read: it was deleted, or the servers have lost it"
 
 Join = Callable[..., StreamReader]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path)
-    yield server
-    server.stop()
 
 
 @pytest.fixture

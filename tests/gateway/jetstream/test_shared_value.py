@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import nats
 import pytest
@@ -15,13 +13,6 @@ from nats.js.manager import JetStreamManager
 from gateway.jetstream import shared_value
 from gateway.jetstream.shared_value import SharedValue
 from tests.nats import NatsServer
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path)
-    yield server
-    server.stop()
 
 
 class AskedValue:

@@ -59,13 +59,6 @@ Join = Callable[..., StreamReader]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def join(server: NatsServer) -> Iterator[Join]:
     members: list[StreamReader] = []
 

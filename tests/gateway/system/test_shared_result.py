@@ -16,12 +16,15 @@ INTERVAL = 0.1
 def test_all_that_wait_share_a_result_that_is_newer_than_their_question(backend: str) -> None:
     begun, got = list[float](), list[int]()
 
-    async def make() -> int:
-        begun.append(monotonic())
-        await anyio.sleep(0.02)
-        return len(begun)
-
     async def check() -> None:
+        asked, finish = anyio.Event(), anyio.Event()
+
+        async def make() -> int:
+            begun.append(monotonic())
+            asked.set()
+            await finish.wait()
+            return len(begun)
+
         shared = SharedResult(make, INTERVAL)
 
         async def ask() -> None:
@@ -29,9 +32,11 @@ def test_all_that_wait_share_a_result_that_is_newer_than_their_question(backend:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
-            await anyio.sleep(0.01)  # the first result is being made: it may be older than what follows
+            await asked.wait()  # the first result is being made: it may be older than what follows
             for _ in range(10):
                 tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            finish.set()
         assert got == [1] + [2] * 10
         assert begun[1] - begun[0] >= INTERVAL
 
@@ -42,18 +47,22 @@ def test_all_that_wait_share_a_result_that_is_newer_than_their_question(backend:
 def test_a_failure_and_a_caller_that_leaves_are_nobody_elses(backend: str) -> None:
     begun = list[int]()
 
-    async def make() -> int:
-        begun.append(len(begun))
-        if len(begun) == 1:
-            raise ZeroDivisionError
-        await anyio.sleep(0.01)
-        return len(begun)
-
     async def check() -> None:
+        leaving = anyio.CancelScope()
+
+        async def make() -> int:
+            begun.append(len(begun))
+            if len(begun) == 1:
+                raise ZeroDivisionError
+            if len(begun) == 2:
+                leaving.cancel()
+            await anyio.sleep(0.01)
+            return len(begun)
+
         shared = SharedResult(make, 0.0)
         with pytest.raises(ZeroDivisionError):
             await shared.get()
-        with anyio.move_on_after(0.001):
+        with leaving:
             await shared.get()
         assert await shared.get() == 3
 
