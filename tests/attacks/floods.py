@@ -46,7 +46,12 @@ def _keccak(data: bytes) -> bytes:
     return bytes(keccak_256(data).digest())
 
 
-ADDRESS = "0x" + _keccak(KEY.public_key.format(compressed=False)[1:])[12:].hex()
+def address_of(key: PrivateKey) -> str:
+    """Return the Ethereum address of *key*."""
+    return "0x" + _keccak(key.public_key.format(compressed=False)[1:])[12:].hex()
+
+
+ADDRESS = address_of(KEY)
 
 
 def sign(text: str, key: PrivateKey = KEY) -> str:
@@ -167,7 +172,7 @@ def logins(target: Target, seconds: float) -> Report:
 
 def _login(target: Target, key: PrivateKey) -> str:
     """Log in with *key*; return the session token, empty if the gateway refuses."""
-    address = "0x" + _keccak(key.public_key.format(compressed=False)[1:])[12:].hex()
+    address = address_of(key)
     head, _, body = http(target, f"/api/v1/login/challenge/{address}", "POST").partition(b"\r\n\r\n")
     if b" 200 " not in head[:20]:
         return ""

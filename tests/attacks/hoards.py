@@ -74,8 +74,7 @@ def orphans(target: Target, seconds: float) -> Report:
     """Twenty Sprout connections that announce nodes whose parents nobody has."""
     author = ArborAuthor("orphan")
     parent = forest.node_id(b"nobody")
-    peers, text = [], Content(b"x" * 60_000)
-    nodes = []
+    text, nodes = Content(b"x" * 60_000), list[str]()
     now = int(time.time() * 1000)
     for n in range(70):
         raw = forest.sign_reply(
@@ -84,8 +83,7 @@ def orphans(target: Target, seconds: float) -> Report:
         nodes.append(_line(ArborNode(forest.node_id(raw), raw)))
     feed = (f"announce 1 {len(nodes)}\n" + "\n".join(nodes) + "\n").encode()
     first = f"announce 0 1\n{_line(author.identity())}\n".encode()
-    peers = [Raw(target.sprout, feed, first) for _ in range(20)]
-    return _send_once(peers, seconds)
+    return _send_once([Raw(target.sprout, feed, first) for _ in range(20)], seconds)
 
 
 def tracker(target: Target, seconds: float) -> Report:

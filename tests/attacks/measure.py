@@ -26,8 +26,8 @@ MIB = 1 << 20
 class Cost:
     """What the gateway's process used: MiB beyond its use before, seconds of CPU time, and the most it had open.
 
-    `left` is how much of the memory it still had two seconds later; `share` is the CPU time divided by the time that
-    passed.
+    `left` is how much of the memory it still had after a rest (`Meter.read`); `share` is the CPU time divided by the
+    time that passed.
     """
 
     memory: float
@@ -53,7 +53,7 @@ class Meter:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def read(self, settle: float = 2.0) -> Cost:
+    def read(self, settle: float) -> Cost:
         """Return what the process used up to now; `left` is read after *settle* seconds."""
         cpu, peak = self._cpu_seconds() - self._cpu, self._peak()
         share = cpu / (time.monotonic() - self._begin)

@@ -22,7 +22,7 @@ from .client_frames import (
     upgrade,
     websocket,
 )
-from .floods import _keccak, sign
+from .floods import address_of, sign
 from .target import Report, Target
 from .wire import Raw, message_words
 
@@ -33,7 +33,7 @@ ARRIVAL_SECONDS = 0.4  # in which a message that is delivered at all has arrived
 
 def _signed(stream: str, content: str, key: PrivateKey) -> tuple[list[object], str]:
     """Return a message that *key* signed, and the address of *key*."""
-    address = "0x" + _keccak(key.public_key.format(compressed=False)[1:])[12:].hex()
+    address = address_of(key)
     now = time.time_ns() // 1_000_000
     row = message(stream, content, now, 0, address, sign(f"{stream}0{now}0{address}attack{content}", key))
     return row, address
@@ -129,14 +129,14 @@ def _refused(report: Report, what: str, answer: bytes) -> None:
     report.require(f"{what} is refused", any(code in answer[:20] for code in (b" 400 ", b" 403 ", b" 421 ")))
 
 
-# What a verb is by REST; the second is what is answered to a key that may.
+# How each right is used over REST: method, path and body.
 REST = {
     "subscribe": ("GET", "/v1/channels/kept/peers", b""),
     "publish": ("POST", "/v1/channels/kept/messages", b"1"),
     "direct": ("POST", "/v1/channels/kept/peers/1/messages", b"1"),
     "history": ("GET", "/v1/channels/kept/messages", b""),
 }
-ADMIN = {
+ADMIN = {  # requests that need the right `admin`, by the right that the key has instead
     "subscribe": ("DELETE", "/v1/channels/kept", b""),
     "history": ("PUT", "/v1/channels/kept", b""),
 }

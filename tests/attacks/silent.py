@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from .client_frames import RELAY, upgrade
 from .target import Report, Target
-from .wire import TURN, ConnectionSet, Raw, drive
+from .wire import CHUNK, TURN, ConnectionSet, Raw, drive
 
 MANY = 1_000
 Make = Callable[[Target], Raw]
@@ -73,7 +73,7 @@ def drip(target: Target, seconds: float) -> Report:
     """Heads of requests a byte a second: every byte comes in time, the head never."""
     report, text = Report(), upgrade(target, RELAY)
     deadline = time.monotonic() + seconds
-    with ConnectionSet(report, 1 << 16) as connections:
+    with ConnectionSet(report, CHUNK) as connections:
         for _ in range(MANY // 4):
             connections.add(Raw(target.http))
         for byte in text:

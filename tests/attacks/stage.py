@@ -21,7 +21,6 @@ from .attack import Attack
 from .measure import Cost, HonestImpact, HonestProcess, Meter, compare
 from .target import RELAY_HOST, SOURCE, Report, Target
 
-QUIET = 1.0  # seconds before and after an attack, to compare with
 PORTS = ("http", "sprout", "sprout_tls")
 FEW = 300  # descriptors, where there are few
 # Seconds beyond its time after which an attack that does not end is killed. One sends 12 MB, which the gateway reads at
@@ -139,7 +138,7 @@ class Stage:
         """Return how many connections from the address of attackers the gateway has."""
         return sum(bool(each.raddr) and each.raddr.ip == SOURCE for each in self._process.net_connections("tcp"))
 
-    def play(self, attack: Attack, seconds: float, quiet: float = QUIET) -> AttackOutcome:
+    def play(self, attack: Attack, seconds: float, quiet: float) -> AttackOutcome:
         """Play *attack* for its own time or else *seconds*, with *quiet* seconds before and after to compare with."""
         self.rest()
         self.honest.take()

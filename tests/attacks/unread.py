@@ -201,7 +201,7 @@ def slowly(target: Target, seconds: float) -> Report:
     ]
     for each in slow:
         each.turns = 1
-    rows = [publish(message("slow", f'"{LARGE}"', now, n)) for n in range(10_000 // 4)]
+    rows = [publish(message("slow", f'"{LARGE}"', now, n)) for n in range(2_500)]
     speaker = websocket(target, STREAMR)
     deadline, waiting = time.monotonic() + seconds, iter(rows)
     with ConnectionSet(report, TRICKLE) as connections:

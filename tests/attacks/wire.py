@@ -142,17 +142,16 @@ def drive(
     *,
     reads: int = CHUNK,
     again: Callable[[], Raw] | None = None,
-    enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Let *peers* send their feeds for so many *seconds*, and read *reads* bytes at once: slowly if less than `CHUNK`.
 
-    A peer that was dropped is replaced by one that *again* makes. It ends early if all are gone, or at *enough*.
+    A peer that was dropped is replaced by one that *again* makes. It ends early if all are gone.
     """
     deadline = time.monotonic() + seconds
     with ConnectionSet(report, reads) as connections:
         for peer in peers:
             connections.add(peer)
-        while connections.peers and time.monotonic() < deadline and not enough():
+        while connections.peers and time.monotonic() < deadline:
             connections.run_once()
             for _ in range(connections.remove_dropped()):
                 if again is None or time.monotonic() > deadline:
@@ -199,7 +198,7 @@ class ConnectionSet:
                 peer.pull(self._reads)
 
     def remove_dropped(self) -> int:
-        """Remove the connections that the gateway dropped; their number."""
+        """Remove the connections that the gateway dropped; return how many."""
         for peer in self.peers:
             peer.check()
         gone = [peer for peer in self.peers if peer.ended is not None]
