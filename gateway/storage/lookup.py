@@ -1,4 +1,4 @@
-"""Queries over the log: by channel, by time, by id, by parent.
+"""Queries over the log: by channel, by time, by id.
 
 Laws of this file. Everything here runs on the loop. Entries that are not in the tables yet are kept in memory and
 joined to every answer, so that a query sees everything that was accepted before it. Content is read from the log, and
@@ -277,14 +277,6 @@ class Lookup:
     def unapplied(self, channel: str | None = None) -> list[Message]:
         """The messages of a channel, or of all, that may not be in the tables yet, in order of acceptance."""
         return list(self._unapplied.messages(channel))
-
-    def replies(self, id: str, limit: int = PAGE) -> list[Message]:
-        """The messages whose parent is the message with this canonical id, at most *limit* of them."""
-        sql = "SELECT seq, offset FROM records WHERE parent = ? LIMIT ?"
-        found = {seq: self._load(seq, offset) for seq, offset in self.rows(sql, (id, limit))} | {
-            message.seq: message for message in self._unapplied.messages() if message.parent == id
-        }
-        return [entry for entry in found.values() if isinstance(entry, Message)]
 
     def last_seq(self, channel: str) -> int:
         """The sequence of the newest message of *channel* that is on disk, 0 without one."""

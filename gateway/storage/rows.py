@@ -11,7 +11,7 @@ from gateway.core.message import Message
 from .facts import FactRules
 from .log import SyncedBatch
 from .record import Entry, Fact
-from .schema import FACT_COLUMNS, MESSAGE_COLUMNS, REPLY_COLUMNS, KnownId, Row, Statement, deletion_trigger
+from .schema import FACT_COLUMNS, MESSAGE_COLUMNS, KnownId, Row, Statement, deletion_trigger
 
 
 class IndexedAdapter(FactRules, Protocol):
@@ -47,17 +47,14 @@ def adapter_schema(adapters: Iterable[IndexedAdapter]) -> str:
 
 def record_rows(batch: SyncedBatch) -> dict[str, list[tuple[Any, ...]]]:
     """The rows of `records` for the entries of a *batch*, by their columns."""
-    rows: dict[str, list[tuple[Any, ...]]] = {FACT_COLUMNS: [], MESSAGE_COLUMNS: [], REPLY_COLUMNS: []}
-    said = rows[MESSAGE_COLUMNS]
+    facts: list[tuple[Any, ...]] = []
+    messages: list[tuple[Any, ...]] = []
     for entry, offset in zip(*batch, strict=True):
-        if not isinstance(entry, Message):
-            rows[FACT_COLUMNS].append((entry.seq, offset))
-        elif entry.parent is None:
-            said.append((entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp))
+        if isinstance(entry, Message):
+            messages.append((entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp))
         else:
-            row = entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent
-            rows[REPLY_COLUMNS].append(row)
-    return rows
+            facts.append((entry.seq, offset))
+    return {FACT_COLUMNS: facts, MESSAGE_COLUMNS: messages}
 
 
 def id_rows(chosen: Iterable[tuple[str, int]]) -> dict[str, list[tuple[Any, ...]]]:

@@ -14,14 +14,11 @@ from typing import Any, NamedTuple
 SCHEMA = """
 -- 2: nothing is in it but what makes sense
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE records (
-    seq INTEGER PRIMARY KEY, offset INTEGER, channel TEXT, sender INTEGER, at INTEGER, parent TEXT
-);
+CREATE TABLE records (seq INTEGER PRIMARY KEY, offset INTEGER, channel TEXT, sender INTEGER, at INTEGER);
 CREATE INDEX records_channel ON records (channel, seq) WHERE channel IS NOT NULL;
 CREATE INDEX records_sender ON records (channel, sender, seq) WHERE channel IS NOT NULL;
 CREATE INDEX records_at ON records (channel, at, seq) WHERE channel IS NOT NULL;
 CREATE INDEX records_time ON records (at, seq) WHERE channel IS NOT NULL;
-CREATE INDEX records_parent ON records (parent) WHERE parent IS NOT NULL;
 CREATE TABLE ids (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE aliases (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
 CREATE VIEW known AS SELECT id, seq FROM ids UNION ALL SELECT id, seq FROM aliases;
@@ -39,11 +36,7 @@ CREATE VIEW messages AS SELECT seq, offset, channel, sender, at FROM records WHE
 """
 
 # The columns that each kind of record fills: binding None is slow in Python's sqlite3.
-FACT_COLUMNS, MESSAGE_COLUMNS, REPLY_COLUMNS = (
-    "records (seq, offset)",
-    "records (seq, offset, channel, sender, at)",
-    "records",
-)
+FACT_COLUMNS, MESSAGE_COLUMNS = "records (seq, offset)", "records"
 
 Statement = tuple[str, tuple[Any, ...]]  # SQL, and its values
 

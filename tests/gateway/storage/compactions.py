@@ -61,7 +61,7 @@ def facts(core: Core) -> list[Fact]:
 def tables(core: Core) -> dict[str, list[Any]]:
     """What the index says, but for offsets: those of the front are found by searching."""
     return {
-        "records": core.index.rows("SELECT seq, channel, sender, at, parent FROM records ORDER BY seq"),
+        "records": core.index.rows("SELECT seq, channel, sender, at FROM records ORDER BY seq"),
         **{
             table: core.index.rows(f"SELECT * FROM {table} ORDER BY 1")
             for table in ("ids", "aliases", "channels", "peers", "meta")

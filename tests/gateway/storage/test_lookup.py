@@ -295,7 +295,6 @@ def test_every_question_uses_an_index(core: Core) -> None:
     index.peers()
     list(index.channels())
     list(index.newest("lobby", 5, 9))
-    index.replies("theirs")
     _ = index.next_number, index.last_time, index.applied_seq
     core.index._tables._read.set_trace_callback(None)
     assert len(set(asked)) >= 16
