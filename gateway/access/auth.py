@@ -168,7 +168,7 @@ class Access:
         return list(self._keys.values())
 
     def valid_key_ids(self) -> list[str]:
-        """Their ids."""
+        """The ids of the keys that have not expired."""
         return list(self._keys)
 
     # Authorisation

@@ -15,8 +15,7 @@ import structlog
 
 from .keyfile import KEYS_FILE, ApiKey, KeyFile, keys_of, text_of
 
-MAX_VALUE: Final = (8 << 20) - (64 << 10)  # bytes: some 40,000 keys
-
+MAX_VALUE: Final = (8 << 20) - (64 << 10)  # bytes of a shared value, some 40,000 keys: as `cluster.batch.MAX_BATCH`
 COMMON_FILE: Final = "api-keys-shared.json"
 
 logger = structlog.get_logger("trellis")

@@ -15,9 +15,9 @@ import structlog
 
 from .auth import Right
 from .secretfile import read_secret, write_secret
+from .shared import MAX_VALUE
 
 GRANTS_FILE: Final = "grants-shared.json"  # in the folder of secrets
-MAX_VALUE: Final = (8 << 20) - (64 << 10)  # bytes
 
 Grants = dict[str, tuple[str, ...]]
 

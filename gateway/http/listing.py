@@ -19,7 +19,7 @@ MAX_SCANNED = 4_096  # channels that are checked for one response, if most of th
 
 
 async def visible_channels(
-    caller: Caller, after: str, limit: int, contains: str = "", *, listened: bool = False
+    caller: Caller, after: str, limit: int, contains: str, *, listened: bool
 ) -> tuple[list[str], str | None]:
     """Return at most *limit* names of channels after *after* that *caller* may know, and the name to continue after.
 

@@ -19,6 +19,7 @@ from gateway.access.auth import Right
 from gateway.access.limits import Limits
 from gateway.adapter import Adapter
 from gateway.core.channels import LIMIT, valid_name
+from gateway.storage.layout import SEGMENT_BYTES
 
 from .warehouse import WAREHOUSE
 
@@ -86,7 +87,7 @@ class AuthSettings(Section):
 class LogSettings(Section):
     """The size of segments, and how long messages are kept."""
 
-    segment_bytes: int = Field(default=64 << 20, ge=4096)
+    segment_bytes: int = Field(default=SEGMENT_BYTES, ge=4096)
     keep_days: float | None = Field(default=None, gt=0, description="messages older than this are retired")
     keep_bytes: int | None = Field(default=None, gt=0, description="the oldest messages beyond this are retired")
     search: bool = False

@@ -89,13 +89,13 @@ class Compaction:
         segments: Segments,
         index: Index,
         lifetimes: Lifetimes,
-        memory: FactCache,
+        cache: FactCache,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
         self._segments = segments
         self._index = index
         self._lifetimes = lifetimes
-        self._memory = memory
+        self._cache = cache
         self._post = post
         self._stopping = threading.Event()
         self._rested = 0.0
@@ -119,11 +119,11 @@ class Compaction:
 
     def run(self, sources: Sources) -> None:
         """Merge the *sources* into the front. An index rebuilt meanwhile has dropped facts: it is rebuilt again."""
-        makings = self._index.rebuilds
+        rebuilds = self._index.rebuilds
         try:
             self._run(sources)
         finally:
-            if self._index.rebuilds != makings and not self._stopping.is_set():
+            if self._index.rebuilds != rebuilds and not self._stopping.is_set():
                 self._index.rebuild()
 
     def _run(self, sources: Sources) -> None:
@@ -138,7 +138,7 @@ class Compaction:
         try:
             level = self._in_index(lambda: self._remove_from_index(released, referenced, level, last))
             self._release(released, referenced)
-            newest = self._on_loop(self._memory.last_seq)
+            newest = self._on_loop(self._cache.last_seq)
             self._wait_for(newest)
             self._collect_references(referenced, level, newest)
             selection = self._select(sources, referenced, released)
@@ -160,7 +160,7 @@ class Compaction:
     def _exclude_in_use(self, released: dict[int, Fact]) -> None:
         """Remove the facts that are in use from *released*."""
         for part in _batches(released.values()):
-            used = self._on_loop(partial(self._memory.in_use, part))
+            used = self._on_loop(partial(self._cache.in_use, part))
             for fact, is_used in zip(part, used, strict=True):
                 if is_used:
                     del released[fact.seq]
@@ -190,11 +190,11 @@ class Compaction:
     def _forget_unused(self, facts: Sequence[Fact]) -> list[Fact]:
         """Forget those of *facts* that are not in use, and return the others; called on the loop."""
         used: list[Fact] = []
-        for fact, is_used in zip(facts, self._memory.in_use(facts), strict=True):
+        for fact, is_used in zip(facts, self._cache.in_use(facts), strict=True):
             if is_used:
                 used.append(fact)
             else:
-                self._memory.forget(fact)
+                self._cache.forget(fact)
         return used
 
     def _is_live(self, lifetime: Lifetime, referenced: NameFilter) -> bool:

@@ -27,8 +27,8 @@ def exhausted(error: OSError) -> bool:
 class DescriptorReserve:
     """Reserves descriptors, and frees them for a call that finds none left; any thread may use it."""
 
-    def __init__(self, size: int = RESERVED_DESCRIPTORS) -> None:
-        self._size = size
+    def __init__(self) -> None:
+        self._size = RESERVED_DESCRIPTORS
         self._held: list[int] = []
         self._lock = threading.Lock()
         weakref.finalize(self, _close, self._held)  # for callers that do not close their log

@@ -21,7 +21,7 @@ SUFFIX = ".jsonl"
 FACTS_SUFFIX = ".facts.jsonl"
 TEMPORARY_PREFIX = ".retire-"  # how the name of a facts file begins that is being written
 BEYOND_ALL = 1 << 62
-SEGMENT_BYTES = 64 << 20  # bytes of a segment that is written at once
+SEGMENT_BYTES = 64 << 20  # bytes of a segment, after which it is sealed; the default of `log.segment_bytes`
 
 T = TypeVar("T")
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from gateway.core.histogram import SECONDS, SIZES, Histogram
 
 from . import permissions
+from .layout import SEGMENT_BYTES
 from .record import Entry, Fact, encode
 from .segments import Segments
 
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 class SealPolicy:
     """When a segment is sealed: at a size, at an age (s) if it has enough records or bytes, or at a maximum age."""
 
-    bytes: int = 64 << 20
+    bytes: int = SEGMENT_BYTES
     seconds: float = 60.0
     min_records: int = 1_000
     min_bytes: int = 1_000_000
@@ -295,7 +296,7 @@ class Log:
         self._waiting_since = monotonic()
         self.synced_seq = batch.entries[-1].seq
         self.on_synced(batch)
-        while self._waiters and self._waiters[0][0] <= self.synced_seq:
+        while self._waiters and self._waiters[0].seq <= self.synced_seq:
             callback = heappop(self._waiters).callback
             try:
                 callback()

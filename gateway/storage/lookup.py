@@ -182,8 +182,8 @@ class Lookup:
         cursor: TimeCursor,
         end: int,
         *,
-        newest_first: bool = False,
-        limit: int = PAGE,
+        newest_first: bool,
+        limit: int,
     ) -> list[Place]:
         """At most *limit* places of messages of *channel*, in the order of (author's time, sequence), beyond *cursor*.
 

@@ -34,12 +34,12 @@ class SubjectSet:
         self._database = sqlite3.connect("", isolation_level=None)  # a private file, gone once it is closed
         self._database.execute("PRAGMA cache_size = -4096")
         self._database.execute("PRAGMA synchronous = OFF")
-        self._database.execute("CREATE TABLE seen (about BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._database.execute("CREATE TABLE seen (subject BLOB PRIMARY KEY) WITHOUT ROWID")
         self._database.execute("BEGIN")
 
-    def add(self, about: str) -> bool:
-        """Add the subject *about*; return whether it is new."""
-        digest = blake2b(about.encode(errors="surrogatepass"), digest_size=16).digest()
+    def add(self, subject: str) -> bool:
+        """Add *subject*; return whether it is new."""
+        digest = blake2b(subject.encode(errors="surrogatepass"), digest_size=16).digest()
         return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount > 0
 
     def close(self) -> None:

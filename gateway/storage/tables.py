@@ -48,7 +48,7 @@ _ENVIRONMENT_ERRORS = frozenset(
 class Tables:
     """The tables of the index and of the adapters; *extra* is the SQL that creates the latter."""
 
-    def __init__(self, path: Path, extra: str = "") -> None:
+    def __init__(self, path: Path, extra: str) -> None:
         self._path = path
         self._new = path.with_name(f"{path.name}.new")  # while it is built
         _remove(self._new)
