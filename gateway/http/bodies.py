@@ -28,7 +28,7 @@ SHORT_BODY = 1 << 16  # bytes of JSON that are checked on the loop, without wait
 BODY_SECONDS = 30.0  # for a whole body to arrive
 SHARE = 0.2  # of the time that all long bodies together may use
 ALLOWANCE = 0.05  # seconds that they may use at once before the share limits them
-PACED_EXTENSION = "trellis.counted"  # an ASGI extension: the server paces the bytes that it reads
+PACED_EXTENSION = "trellis.paced"  # an ASGI extension: the server paces the bytes that it reads
 
 
 class BodyRefused(RequestError):

@@ -12,10 +12,10 @@ from gateway.access.auth import KEY_PREFIX, bearer_token, key_identity
 from gateway.core.channels import CREATION_COST, valid_name
 from gateway.core.errors import Forbidden, Throttled, UnknownChannel
 from gateway.core.message import REST, Peer
-from gateway.core.networks import network
 from gateway.core.principal import Principal
 from gateway.runtime import Gateway
 
+from .bodies import network_of
 from .kit import decode_segment
 from .paced import paced_response
 from .problems import Problem, shortened
@@ -177,8 +177,7 @@ def admit_request(gateway: Gateway, request: HTTPConnection) -> str:
     headers = request.headers
     if (reason := gateway.access.origin_refusal(headers.get("origin"), headers.get("host"))) is not None:
         raise Problem("foreign-origin", reason)
-    client = request.scope.get("client")
-    address = network(client[0]) if client else ""
+    address = network_of(request)
     if gateway.throttle is not None and (wait := gateway.throttle.take_address(address)):
         raise Throttled(wait)
     return address

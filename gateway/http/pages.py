@@ -18,11 +18,12 @@ from fastapi import APIRouter, Request, Response
 
 from .problems import Problem, shortened
 from .routes import ProblemRoute
+from .unrouted import METHODS
 
 PATH: Final = "/console"
 INDEX: Final = "index.html"
 FOLDER: Final = Path(__file__).parents[1] / "pages"
-METHODS: Final = ("GET", "HEAD")
+READING: Final = ("GET", "HEAD")  # the methods that are possible
 MAX_HEADER: Final = 1_024  # bytes of a header that is a list; a longer one is ignored, as a server may do
 NOT_POSSIBLE: Final = "%s is not possible here; allowed: GET, HEAD"
 
@@ -78,7 +79,7 @@ def router(pages: Mapping[str, StaticPage] | None = None) -> APIRouter:
 
     async def show(request: Request, name: str) -> Response:
         """Serve a page."""
-        if request.method not in METHODS:
+        if request.method not in READING:
             raise Problem("method-not-allowed", NOT_POSSIBLE % request.method, {"Allow": "GET, HEAD"})
         if (page := found.get(name or INDEX)) is None:
             raise Problem("not-found", f"the console has no page {shortened(name)}; it begins at {PATH}/")
@@ -88,9 +89,8 @@ def router(pages: Mapping[str, StaticPage] | None = None) -> APIRouter:
         """Redirect to the folder, so that pages can refer to each other below any prefix."""
         return redirect(request, "/")
 
-    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-    routes.add_api_route(PATH, enter, methods=list(METHODS), include_in_schema=False)
-    routes.add_api_route(PATH + "/{name:path}", show, methods=methods, include_in_schema=False)
+    routes.add_api_route(PATH, enter, methods=list(READING), include_in_schema=False)
+    routes.add_api_route(PATH + "/{name:path}", show, methods=METHODS, include_in_schema=False)
     return routes
 
 

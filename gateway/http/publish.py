@@ -47,10 +47,33 @@ def parse_short(caller: Caller, body: bytes, read: Reader) -> ParsedContent:
         raise
 
 
+def check_key(key: str) -> None:
+    """Raise `Problem` 400 if *key* is too long for an Idempotency-Key."""
+    if len(key) > MAX_KEY:
+        raise Problem("invalid-idempotency-key", f"an Idempotency-Key has at most {MAX_KEY} characters")
+
+
+def message_key(identity: str | None, channel: str, key: str, *line: int) -> str:
+    """Return the id by which the message of *identity* with the Idempotency-Key *key* is found again."""
+    return f"key:{dumps([identity, channel, key, *line]).decode()}"
+
+
 def find_key(bus: Bus, key: str) -> Receipt | None:
     """Return the receipt of the earlier message with this *key*, even if that was not logged yet; None without one."""
     bus.gathering.settle_key(key)
     return bus.ledger.find(key)
+
+
+def find_published(gateway: Gateway, message: Message, key: str) -> Receipt | None:
+    """Return the receipt of the earlier message with the key of *message*, or None without one.
+
+    Raises `Conflict` if it had another content, which names the Idempotency-Key *key*.
+    """
+    found = None if message.key is None else find_key(gateway.bus, message.key)
+    first = None if found is None else gateway.index.entry(found.seq)
+    if isinstance(first, Message) and first.content != message.content:
+        raise Conflict(f"another message came with the Idempotency-Key {key!r} before")
+    return found
 
 
 def begin(gateway: Gateway, request: Request, segment: str) -> tuple[Publisher, Reader | None]:
@@ -73,8 +96,8 @@ class Publisher:
     """Publishes the messages of one caller on one channel; with an Idempotency-Key, each only once."""
 
     def __init__(self, caller: Caller, channel: str, key: str | None) -> None:
-        if key is not None and len(key) > MAX_KEY:
-            raise Problem("invalid-idempotency-key", f"an Idempotency-Key has at most {MAX_KEY} characters")
+        if key is not None:
+            check_key(key)
         self.gateway = caller.gateway
         self.channel = channel
         self.channel_json = dumps(channel)
@@ -138,15 +161,8 @@ class Publisher:
         return views.accepted_lines(self.channel_json, run)
 
     def _message(self, content: ParsedContent, *line: int) -> Message:
-        key = None
-        if self._key is not None:
-            key = f"key:{dumps([self._who.identity, self.channel, self._key, *line]).decode()}"
+        key = None if self._key is None else message_key(self._who.identity, self.channel, self._key, *line)
         return Message(self.channel, self._who, REST, content.text, parent=content.parent, key=key)
 
     def _find(self, message: Message) -> Receipt | None:
-        """Return the receipt of the first message with the key of *message*; raise `Conflict` if that was another."""
-        found = None if message.key is None else find_key(self.gateway.bus, message.key)
-        first = None if found is None else self.gateway.index.entry(found.seq)
-        if isinstance(first, Message) and first.content != message.content:
-            raise Conflict(f"another message came with the Idempotency-Key {self._key!r} before")
-        return found
+        return None if self._key is None else find_published(self.gateway, message, self._key)

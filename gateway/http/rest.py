@@ -25,7 +25,7 @@ from .kit import LOGGED, wait_until_accepted, wait_until_synced
 from .media import MAX_CONTENT, NDJSON, TEXT, content_reader
 from .problems import Problem, direct_refusal
 from .publish import begin, parse_request_content
-from .routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
+from .routes import MAX_INTEGER, After, Id, Names, ProblemRoute, Route, Selected, add_route
 from .searches import Searches
 from .selection import Selection, parse_selection
 from .time_range import parse_cursor, parse_range
@@ -39,7 +39,6 @@ NO_ADDRESS_YET = "the channel %r exists now, but it has no address in %s yet; PU
 CHANNEL = "The channel's name, percent-encoded: `weather%2Fberlin`."
 IDEMPOTENCY_KEY = "A request that is repeated with the same key publishes only once; so does each line of NDJSON."
 Channel = Annotated[str, Path(description=CHANNEL)]
-Id = Annotated[str, Path(description="A message's canonical id, or its id in any protocol; percent-encoded.")]
 Number = Annotated[int, Path(ge=0, le=MAX_INTEGER, description="A peer's number.")]
 AfterName = Annotated[str, Query(max_length=MAX_NAME, description="Only channels whose names sort after this.")]
 Contains = Annotated[
@@ -61,8 +60,6 @@ Resume = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="As `Last
 LastEventId = Annotated[
     int | None, Header(ge=0, le=MAX_INTEGER, description="The `id` of the last `message` event seen.")
 ]
-Selected = Annotated[list[str], Query(description="Channels, and patterns as `news/*`, between commas; repeatable.")]
-Names = Annotated[list[str], Query(description="One channel, whatever characters its name has; repeatable.")]
 Patterns = Annotated[list[str], Query(description="One pattern, such as `news/*`, with any comma in it; repeatable.")]
 Key = Annotated[str | None, Query(description="The API key, for an `EventSource`, which cannot send headers.")]
 

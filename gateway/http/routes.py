@@ -10,7 +10,7 @@ from inspect import cleandoc
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
@@ -24,7 +24,11 @@ STRICT = "/v1/"  # below it, a parameter that the route does not have is refused
 TAGS = {"/v1/webhooks": "webhooks", "/v1/": "REST", "": "operations"}  # by the beginning of a path
 MAX_INTEGER = 1 << 62  # the highest sequence or number that a request may name
 
+# Parameters that several handlers have.
 After = Annotated[int, Query(ge=0, le=MAX_INTEGER, description="Only messages with a higher sequence.")]
+Id = Annotated[str, Path(description="A message's canonical id, or its id in any protocol; percent-encoded.")]
+Selected = Annotated[list[str], Query(description="Channels, and patterns as `news/*`, between commas; repeatable.")]
+Names = Annotated[list[str], Query(description="One channel, whatever characters its name has; repeatable.")]
 
 PROBLEM = {
     "description": "What is wrong, and what to do about it.",

@@ -14,7 +14,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 import msgspec
-from fastapi import Query, Request, Response
+from fastapi import Request, Response
 
 from gateway.core.channels import valid_name
 from gateway.core.errors import Incomplete, RequestError, Throttled
@@ -31,7 +31,7 @@ from .kit import wait_until_accepted, wait_until_synced
 from .media import NDJSON, TEXT
 from .message_sets import MessageSets
 from .problems import Problem, problem_of
-from .routes import MAX_INTEGER, Route
+from .routes import MAX_INTEGER, Names, Route, Selected
 from .selection import Selection, parse_selection, pattern_of
 from .sync_messages import Handed, incomplete, line_of, parse_line, result, take
 
@@ -44,9 +44,6 @@ NAMES: Final = 256  # channels that are looked at in one turn of the loop
 OCTETS: Final = "application/octet-stream"
 EVERY_CHANNEL: Final = Selection(prefixes=("",))
 NOT_SELECTED: Final = "the message is on another channel than those that the request names"
-
-Selected = Annotated[list[str], Query(description="Channels, and patterns as `news/*`, between commas; repeatable.")]
-Named = Annotated[list[str], Query(description="One channel, whatever characters its name has; repeatable.")]
 
 BYTES = {"type": "string", "format": "binary", "description": "A message of negentropy, version 1."}
 NEGENTROPY_BODY = {"requestBody": {"required": True, "content": {OCTETS: {"schema": BYTES}}}}
@@ -88,7 +85,7 @@ class Sync:
         self.gateway = gateway
         self._sets = MessageSets(gateway)
 
-    async def answer(self, request: Request, channels: Selected = [], channel: Named = []) -> Response:  # noqa: B006
+    async def answer(self, request: Request, channels: Selected = [], channel: Names = []) -> Response:  # noqa: B006
         """Answer a message of the reconciliation protocol negentropy, version 1, about channels (right: `history`).
 
         The body is a message of the side that begins, and so is the response one of the other side.
@@ -98,7 +95,7 @@ class Sync:
             said = await self._sets.use(caller.principal.address, names, partial(_answer, message=bytes(body.data)))
         return Response(said, media_type=OCTETS)
 
-    async def differences(self, request: Request, channels: Selected = [], channel: Named = []) -> Response:  # noqa: B006
+    async def differences(self, request: Request, channels: Selected = [], channel: Names = []) -> Response:  # noqa: B006
         """Compare some channels with what another gateway answered (right: `history`).
 
         Without a `message` it begins. The response has the next `message` for the other gateway, null at the end, and
@@ -116,7 +113,7 @@ class Sync:
         have, need = [id_of(item).hex() for item in found.have], [id.hex() for id in found.need]
         return views.json_response({"message": message, "have": have, "need": need})
 
-    async def export(self, request: Request, channels: Selected = [], channel: Named = []) -> Response:  # noqa: B006
+    async def export(self, request: Request, channels: Selected = [], channel: Names = []) -> Response:  # noqa: B006
         """Get messages of some channels by the ids that a comparison found, for another gateway (right: `history`).
 
         The lines are in the order of the log. A response may leave messages out, so that it does not become too long:
@@ -141,7 +138,7 @@ class Sync:
                 size += len(lines[-1])
         return Response(b"".join(lines), media_type=NDJSON[0])
 
-    async def import_(self, request: Request, channels: Selected = [], channel: Named = []) -> Response:  # noqa: B006
+    async def import_(self, request: Request, channels: Selected = [], channel: Names = []) -> Response:  # noqa: B006
         """Take messages that another gateway handed over (right: `publish`), under their ids, signed as they are.
 
         If channels are named, messages on others are refused. There is a result for each line, in order: whether the

@@ -12,13 +12,12 @@ from gateway.runtime import Gateway
 from . import history, views
 from .callers import Caller, path_segment
 from .problems import Problem, shortened
-from .routes import Route
+from .routes import Id, Route
 
 NOT_TRACED = (
     "the message %s was not traced, or its trace is forgotten; PUT /v1/channels/{channel}/trace traces a minute"
 )
 Channel = Annotated[str, Path(description="The channel's name, percent-encoded.")]
-Id = Annotated[str, Path(description="A message's canonical id, or its id in any protocol; percent-encoded.")]
 
 
 class Traces:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
+import msgspec
+
 from gateway.access.auth import KEY_PREFIX, key_identity
 from gateway.adapter import ConnectionRequest
 from gateway.core.channels import valid_name
-from gateway.core.contracts import Receipt
-from gateway.core.errors import AlreadySubscribed, Conflict, Forbidden, NotSubscribed, RequestError, UnknownChannel
+from gateway.core.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
 from gateway.core.frames import text_frame
 from gateway.core.jsontext import dumps
 from gateway.core.message import REST, Form, Message, Peer
@@ -28,9 +29,9 @@ from gateway.http.events import MAX_OUTBOX
 from gateway.http.feed import Feed, Subscription
 from gateway.http.history import PAGE
 from gateway.http.kit import outcome_unknown
-from gateway.http.media import parse_content
+from gateway.http.media import ParsedContent, parse_content
 from gateway.http.problems import Problem, direct_refusal, problem_of
-from gateway.http.publish import MAX_KEY, find_key
+from gateway.http.publish import check_key, find_published, message_key
 from gateway.http.replay import needs_history
 from gateway.http.selection import Selection, pattern_of, prefix_of
 from gateway.runtime import Gateway
@@ -178,16 +179,11 @@ class WebSocketSession(Session):
         """Publish a message, and answer once it is on disk."""
         self._check("publish", request.channel)
         content = self._content(request.content)
-        key = self._idempotency_key(request)
-        found = None if key is None else find_key(self.bus, key)
-        if found is None:
-            message = Message(request.channel, self.who, REST, content.text, parent=content.parent, key=key)
-            taken: Receipt | Message = self.bus.publish(message, self)
-        else:
-            first = self._gateway.index.entry(found.seq)
-            if isinstance(first, Message) and first.content != content.text:
-                raise Conflict(f"another message came with the Idempotency-Key {request.idempotencyKey!r} before")
-            taken = found
+        given = request.idempotencyKey
+        key = None if given is None else self._message_key(request.channel, given)
+        message = Message(request.channel, self.who, REST, content.text, parent=content.parent, key=key)
+        found = None if given is None else find_published(self._gateway, message, given)
+        taken = self.bus.publish(message, self) if found is None else found
         body = dumps(request.channel)
         self.bus.acceptance.when_accepted(
             taken,
@@ -279,21 +275,18 @@ class WebSocketSession(Session):
             raise Problem("invalid-parameter", ONE_OF_BOTH)
         return Selection((channel,)) if channel is not None else Selection((), (prefix_of(pattern or ""),))
 
-    def _content(self, content: Any) -> Any:
+    def _content(self, content: msgspec.Raw) -> ParsedContent:
         try:
             return parse_content(bytes(content))
         except Problem:
             self.record_malformed()
             raise
 
-    def _idempotency_key(self, request: messages.PublishCommand) -> str | None:
-        """Return the id by which the message is found again; it is that of the same key on `POST`."""
-        if (key := request.idempotencyKey) is None:
-            return None
-        if len(key) > MAX_KEY:
-            raise Problem("invalid-idempotency-key", f"an Idempotency-Key has at most {MAX_KEY} characters")
+    def _message_key(self, channel: str, key: str) -> str:
+        """Return the id by which the message is found again; it is that of the same *key* on `POST`."""
+        check_key(key)
         name = self.principal.name.removeprefix(KEY_PREFIX) if self.principal.key else None
-        return f"key:{dumps([key_identity(name), request.channel, key]).decode()}"
+        return message_key(key_identity(name), channel, key)
 
     def _welcome(self) -> Iterator[Form]:
         yield text_frame(dumps({"type": "welcome", **views.peer(self.who), "version": self._gateway.version}))
