@@ -45,19 +45,9 @@ class Connection(asyncio.Protocol):
     """A session on a transport; `gateway.core.session` has the contract between them."""
 
     __slots__ = (
-        *(
-            "_linger_timer",
-            "_flusher",
-            "_reading_paused",
-            "_connections",
-            "_loop",
-            "_eof",
-            "_pause_timer",
-            "_writing_paused",
-            "_portion",
-            "_turn_requested",
-        ),
-        *("_handled_size", "_unhandled", "_session", "_stall_timer", "_pongs_unread", "_turns", "transport"),
+        *("_connections", "_eof", "_flusher", "_handled_size", "_linger_timer", "_loop", "_pause_timer"),
+        *("_pongs_unread", "_portion", "_reading_paused", "_session", "_stall_timer", "_turn_requested", "_turns"),
+        *("_unhandled", "_writing_paused", "transport"),
     )
 
     transport: asyncio.Transport

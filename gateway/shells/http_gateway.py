@@ -1,4 +1,4 @@
-"""What the HTTP connections of both servers need of the gateway that they belong to."""
+"""What the HTTP connections of both servers share: two limits, and what they need of their gateway."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from gateway.core.bus import Bus
     from gateway.listeners.admission import Admission
     from gateway.listeners.proxies import TrustedProxies
+
+RETRY_HEADERS = {"Retry-After": "10"}  # seconds; sent if there is no room for a connection
+MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
 
 
 class HttpGateway(Protocol):

@@ -26,10 +26,8 @@ from gateway.core.outbox import LOW_WATER
 from gateway.http.persistent import raw_response
 from gateway.http.problems import Problem
 
-from .http_gateway import HttpGateway
+from .http_gateway import MAX_DISCARDED, RETRY_HEADERS, HttpGateway
 from .serve import LINGER_SECONDS, STALLED_SECONDS
-from .uvicorn_http import RETRY_HEADERS
-from .uvicorn_pacing import MAX_DISCARDED
 
 logger = structlog.get_logger("trellis")
 

@@ -27,6 +27,7 @@ from gateway.http.problems import Problem
 
 from .connection import half_close
 from .cpu_time import CpuTime, cpu_since
+from .http_gateway import RETRY_HEADERS
 from .serve import LINGER_SECONDS
 from .steps import ObservedApp
 from .turns import CHEAP_SECONDS, LoopUsage, turns_of
@@ -40,7 +41,6 @@ LONG_HEAD_SLICE = 2 << 10  # bytes parsed at once within a long head
 MAX_SLICES = 64  # parsed at once, half a millisecond of small chunks or requests; the rest in the loop's next turn
 BUSY_SLICES = 8  # the same on a busy connection, in a turn of its own
 CYCLE_BYTES = 32 << 10  # memory of a request that waits for the one before it
-RETRY_HEADERS = {"Retry-After": "10"}  # seconds; sent if there is no room for a connection
 
 
 class _FlowControl(FlowControl):
@@ -79,7 +79,7 @@ class FastHttp(PacedHttp):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._load = LoopUsage()
+        self._usage = LoopUsage()
         self._turns = turns_of(self.loop)
         self.begin_step = self._turns.cpu_clock.begin  # see `worked`
         self._extensions: dict[str, Any] = {PACED_EXTENSION: {}, DETACH_EXTENSION: WeakMethod(self.detach)}
@@ -163,7 +163,7 @@ class FastHttp(PacedHttp):
             self._watch_head()
 
     def _parse_slices(self, data: bytes, at: int) -> None:
-        slices, limit = 0, BUSY_SLICES if self._load.busy else MAX_SLICES
+        slices, limit = 0, BUSY_SLICES if self._usage.busy else MAX_SLICES
         while at < len(data) and not self._ending and not self._upgraded:
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._postpone(data, at)
@@ -181,8 +181,8 @@ class FastHttp(PacedHttp):
 
     def _continue_parsing(self) -> None:
         """Parse what was postponed in the next turn of the loop; on a busy connection, when its turn has come."""
-        if self._load.busy:
-            self._turns.add(self, self._load.priority)
+        if self._usage.busy:
+            self._turns.add(self, self._usage.priority)
         else:
             self.loop.call_soon(self._resume_parsing)
 
@@ -209,7 +209,7 @@ class FastHttp(PacedHttp):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer a request once what was read is parsed; on a busy or penalised connection, or in debt, in its turn."""
         self._waiting = cycle, app
-        self._queued = self.penalty is not None or self._load.busy or self._charge(0.0) > 0
+        self._queued = self.penalty is not None or self._usage.busy or self._charge(0.0) > 0
         if self._queued:
             self._await_turn()
         elif not self._measuring:
@@ -219,14 +219,14 @@ class FastHttp(PacedHttp):
         if self._charge(0.0):
             self._lines.join(self)
         else:
-            self._turns.add(self, self._load.priority)
+            self._turns.add(self, self._usage.priority)
 
     def admit(self) -> None:
         """Give the request that has waited in line a turn, or parse the head that has."""
         if self._waiting is None:
             super().admit()
         elif not self._ending:
-            self._turns.add(self, self._load.priority)
+            self._turns.add(self, self._usage.priority)
 
     def take_turn(self) -> None:
         """Answer the waiting request, or parse more if there is none; either uses up this turn of the loop."""
@@ -275,12 +275,12 @@ class FastHttp(PacedHttp):
 
     def worked(self, seconds: float, began: CpuTime | None) -> None:
         """Record that a step of parsing or answering took *seconds*; *began* is the CPU time when it began."""
-        used = self._load.add(seconds, perf_counter(), cpu_since(began) if seconds > CHEAP_SECONDS else None)
+        used = self._usage.add(seconds, perf_counter(), cpu_since(began) if seconds > CHEAP_SECONDS else None)
         if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
             self._charge(used if self._turns.shared else 0.0)
         else:
             self._charge(used)
-            self._turns.other_arrivals += not self._load.busy
+            self._turns.other_arrivals += not self._usage.busy
 
     def handle_websocket_upgrade(self) -> None:
         """Stop counting the connection: it becomes a session, which is counted when it is admitted.

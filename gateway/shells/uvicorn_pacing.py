@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from .http_gateway import MAX_DISCARDED
 from .network_lines import Line, network_lines_of
 from .uvicorn_direct import DirectHttp
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from gateway.core.read_pacer import Penalty, ReadPacer
 
 REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429, 431})  # of responses to malformed requests, or over a limit
-MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
 MAX_DISCARD_PAUSE = 0.25  # seconds between two reads of those bytes; the connection is aborted after `LINGER_SECONDS`
 CONNECTION_SECONDS = 0.0003  # of the loop that it takes to accept and close a connection
 

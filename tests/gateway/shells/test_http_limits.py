@@ -226,7 +226,7 @@ def test_requests_on_busy_connections_have_a_turn_each_and_others_do_not_wait(
         many = [await http_connection(app, sock) for _ in range(10)]
         for number, (http, _) in enumerate(many):
             seconds = 0.01 * (number > 0)
-            http._load.add(seconds, 100.0, CpuTime(seconds, seconds))
+            http._usage.add(seconds, 100.0, CpuTime(seconds, seconds))
         for number, (http, _) in reversed(list(enumerate(many))):
             http.data_received(b"GET /%d HTTP/1.1\r\n\r\n" % number)
         await asyncio.sleep(0)
