@@ -144,8 +144,9 @@ def test_short_publishes_are_answered_directly(both: Both) -> None:
     """Otherwise the property compares one way with itself."""
     each = DirectRequest("lobby", "application/json", b"1", "ada", None, ())
     assert both.ask(DIRECT, each)[0] == both.ask(ASGI, each)[0] == 201
+    assert both.taken == [DIRECT, ASGI]
     assert both.ask(DIRECT, each._replace(body=b'"' + b"x" * SHORT_BODY + b'"'))[0] == 201
-    assert both.taken == [DIRECT, ASGI, ASGI]
+    assert DIRECT not in both.taken[2:]  # a body that arrives in two reads is not even looked at
 
 
 def test_pipelined_publishes_are_answered_in_order(local: Any) -> None:
