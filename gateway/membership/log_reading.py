@@ -1,7 +1,7 @@
 """Reads the log of a member from the disk, again and again, so that its digests are compared with those of others.
 
-In a thread of its own, a block each `PAUSE_SECONDS`, at first what is new: that takes some milliseconds of CPU time for
-a thousand records, and reads each byte of ten million records every three hours.
+In a thread of its own, a block each `PAUSE_SECONDS`: that takes some milliseconds of CPU time for a thousand records,
+and reads each byte of ten million records every three hours. New blocks come first, one each `BEHIND_SECONDS`.
 """
 
 from __future__ import annotations
