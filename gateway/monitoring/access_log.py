@@ -6,7 +6,7 @@ no line unless they are refused. The lines name keys, and never contain a key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import monotonic
 
 import structlog
@@ -22,14 +22,13 @@ logger = structlog.get_logger("trellis")
 class AccessLog:
     """Writes the lines, if it is *enabled*."""
 
-    def __init__(self, enabled: bool, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
-        self._clock = clock
         self._opened: dict[Member, float] = {}
 
     def opened(self, session: Member, peer: Peer) -> None:
         """Write that the connection of *session* was opened; others see it as *peer*."""
-        self._opened[session] = self._clock()
+        self._opened[session] = monotonic()
         if self.enabled:
             principal = session.principal
             about = {"peer": peer.number, "network": principal.address, "principal": principal.name}
@@ -46,7 +45,7 @@ class AccessLog:
                 protocol=session.protocol,
                 peer=session.peer.number,
                 network=session.principal.address,
-                seconds=round(self._clock() - began, 3),
+                seconds=round(monotonic() - began, 3),
                 reason="the other side ended it" if close is None else close.reason,
                 **({} if close is None else {"code": close.code}),
             )

@@ -119,11 +119,11 @@ def flush() -> int:
     return LIMIT.left_out
 
 
-def cleaned(text: str, limit: int = MAX_VALUE) -> str:
-    """*text* without secrets and control characters, cut to *limit* characters."""
+def cleaned(text: str) -> str:
+    """*text* without secrets and control characters, cut to `MAX_VALUE` characters."""
     text = without_secrets(text)
     shown = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return shown if len(shown) <= limit else f"{shown[:limit]}..."
+    return shown if len(shown) <= MAX_VALUE else f"{shown[:MAX_VALUE]}..."
 
 
 def without_secrets(text: str) -> str:

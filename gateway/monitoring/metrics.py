@@ -185,9 +185,9 @@ class Metrics:
         """A message came with an id of another gateway that belongs to something else."""
         self.counts["ids_taken"][protocol,] += 1
 
-    def count(self, name: str, *labels: str, by: int = 1) -> None:
-        """Add to a counter of `COUNTERS`."""
-        self.counts[name][labels] += by
+    def count(self, name: str, *labels: str) -> None:
+        """Add 1 to a counter of `COUNTERS`."""
+        self.counts[name][labels] += 1
 
     def refused(self, protocol: str, reason: str, **details: object) -> None:
         """Something was refused; *details* are for the log, and never secret."""

@@ -48,13 +48,13 @@ _TOLD: Final = msgspec.json.Decoder(ToldLogout)
 
 
 class Logouts:
-    """The ids of logged-out tokens. *on_change* is called when the file has to be written, *tell* with each logout.
+    """The ids of logged-out tokens. `on_change` is called when the file has to be written, `tell` with each logout.
 
     `when_written` calls back once the file has all of them, with True, or could not be written, with False.
     """
 
-    def __init__(self, known: list[LogoutRow], on_change: Callable[[], None] = lambda: None) -> None:
-        self.on_change = on_change
+    def __init__(self, known: list[LogoutRow]) -> None:
+        self.on_change: Callable[[], None] = lambda: None
         self.tell: Callable[[bytes], None] = lambda _data: None
         self.when_written: Callable[[Callable[[bool], None]], None] = lambda call: call(True)
         self._ended: dict[bytes, tuple[str, int]] = {}
