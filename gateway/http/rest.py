@@ -101,8 +101,8 @@ class Rest:
         """Publish one JSON value, a text, or with `application/x-ndjson` a JSON value on each line.
 
         A text (`text/plain`, and what `curl -d` sends) becomes a JSON string. The response is 201 once the message is
-        on disk. For lines it has one result each, in order, while the body is
-        still being sent: read the results as you write. The result of a refused line is its problem.
+        on disk. For lines it has one result each, in order, while the body is still being sent: read the results as you
+        write. The result of a refused line is its problem.
         """
         publisher, read = begin(self.gateway, request, request.path_params["channel"])
         if read is None:

@@ -34,7 +34,7 @@ def lines_at(segments: Segments, places: Iterable[tuple[int, int]]) -> Iterator[
                     window.close()
                 layout = segments.layout
                 following = bisect_right(layout.first_seqs, seq)
-                end = layout.first_seqs[following] if following < len(layout.first_seqs) else seq + (1 << 62)
+                end = layout.end(following - 1)
                 window = _Window(segments, layout.first_seqs[following - 1] if following else 0)
             line = window.line(offset)
             try:

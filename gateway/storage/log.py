@@ -172,7 +172,7 @@ class Log:
         if self._waiters:
             self._has_waiters.set()
 
-    def hold(self, why: str | None = None) -> None:
+    def hold(self, why: str | None) -> None:
         """Accept nothing until `release`: publishers wait or, if it is told *why*, are refused."""
         self.held, self._why_held, self.congested = True, why, True
         was, self.failing = self.failing, self._disk_error or why
