@@ -1,14 +1,13 @@
 """Outgoing connections: the gateway dials them, runs them like any other, and dials again when they end.
 
 A link is a session over TCP or TLS, or a WebSocket on either (`gateway.adapter.OutboundLink`); its adapter decides what
-it sends. The delay between two attempts doubles up to `MAX_RETRY_SECONDS`, with random jitter, so that many gateways do
-not reconnect to one at the same moment. A connection that lasted `STABLE_SECONDS` resets the delay.
+it sends. The delay between two attempts doubles up to `MAX_RETRY_SECONDS` (`gateway.core.backoff`). A connection that
+lasted `STABLE_SECONDS` resets the delay.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ import structlog
 from anyio.abc import ByteStream, SocketAttribute
 
 from gateway.adapter import OutboundLink
+from gateway.core.backoff import retry_seconds
 from gateway.core.session import Session
 
 from .client_websocket import open_websocket
@@ -115,7 +115,7 @@ class Dialler:
                     self._failures = 0
                 self._failures += 1
                 logger.warning("a link is down", protocol=self.protocol, address=self.link.shown, reason=self._error)
-                await anyio.sleep(retry_seconds(self._failures))
+                await anyio.sleep(retry_seconds(self._failures, FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS))
 
     async def _connect_once(self) -> None:
         """Connect once and run the session to its end; errors are kept for the report."""
@@ -170,12 +170,6 @@ class Dialler:
 def _host(link: OutboundLink) -> str:
     """Return the host as it is written in URLs: an IPv6 address stands in brackets."""
     return f"[{link.host}]" if ":" in link.host else link.host
-
-
-def retry_seconds(failures: int) -> float:
-    """Return the seconds until the next attempt after so many *failures* in a row."""
-    longest: float = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16), MAX_RETRY_SECONDS)
-    return longest * random.uniform(0.5, 1.0)
 
 
 def describe_error(error: BaseException) -> str:

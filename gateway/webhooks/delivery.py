@@ -8,7 +8,6 @@ reached, its messages wait, and none becomes a dead letter. A message that the r
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -16,6 +15,7 @@ from typing import Protocol
 import anyio
 import structlog
 
+from gateway.core.backoff import retry_seconds
 from gateway.core.errors import Unavailable
 from gateway.settings.settings import WebhookSettings
 
@@ -132,7 +132,8 @@ class Delivery:
             if (reason := self._reason_to_disable(outcome)) is not None:
                 await self._carrier.disable(self.webhook, reason)
                 return
-            await anyio.sleep(max(retry_seconds(self.webhook.failures), outcome.retry_after))
+            pause = retry_seconds(self.webhook.failures, FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+            await anyio.sleep(max(pause, outcome.retry_after))
         self._places.popleft()
         self.webhook.position = place.seq
         self._carrier.mark_changed()
@@ -176,9 +177,3 @@ class Delivery:
         self.scanned = max(self.scanned, first - 1)
         self.webhook.position = max(self.webhook.position, first - 1)
         self._carrier.mark_changed()
-
-
-def retry_seconds(failures: int) -> float:
-    """Return the seconds until the next attempt after so many *failures* in a row: doubled each time, with jitter."""
-    longest: float = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16), MAX_RETRY_SECONDS)
-    return longest * random.uniform(0.5, 1.0)

@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from gateway.backup import snapshot
-from gateway.webhooks import courier, delivery
+from gateway.webhooks import courier
 from gateway.webhooks.model import DeadLetter, Webhook
 from gateway.webhooks.sender import MAX_RETRY_AFTER, parse_retry_after
 from gateway.webhooks.signature import derive_secret, encode_secret, sign, signature_headers
@@ -61,13 +61,6 @@ def test_retry_after_is_read_in_both_forms_and_bounded() -> None:
     zone = f"Mon, 01 Jan 2020 00:00:00 +{'9' * 20}"  # the receiver would otherwise be asked again without a pause
     for other in ("", "-1", "soon", "1.5", "Sun, 06 Nov 1994 08:49:37 GMT", "\u0663", zone, zone.replace("+", "-")):
         assert parse_retry_after(other) == 0
-
-
-def test_the_back_off_doubles_with_jitter_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "FIRST_RETRY_SECONDS", 1.0)
-    for failures, most in [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (10_000, 300)]:
-        waits = [delivery.retry_seconds(failures) for _ in range(50)]
-        assert most / 2 <= min(waits) < max(waits) <= most
 
 
 def test_a_dead_letter_and_the_position_beyond_it_are_one_transaction(tmp_path: Path) -> None:
