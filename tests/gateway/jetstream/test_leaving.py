@@ -84,7 +84,10 @@ def leader_of(settings: JetStreamSettings) -> str:
         member.stream.stop()
 
 
-def test_a_connection_that_hangs_is_left_while_much_is_unsent(tmp_path: Path, loop: LoopThread) -> None:
+def test_a_connection_that_hangs_is_left_while_much_is_unsent(
+    tmp_path: Path, loop: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "PING_SECONDS", 0.5)
     server = NatsServer(tmp_path)
     ways = {way.port: way for way in (FaultProxy(server.port), FaultProxy(server.port))}
     for way in ways.values():
