@@ -12,27 +12,39 @@ import pytest
 
 FOLDER = Path(__file__).parent
 
-# The files that take 20 s or more of a run of the whole suite, the longest first: about right is good enough.
+# The files that take 20 s or more of a run of the whole suite, the longest first: about right is good enough. Those of
+# the pipeline are one (`tests.sharing`), and those that measure come right after it, while other processes wait.
 LONGEST = (
     "pipeline/test_jobs.py",
     "attacks/test_attacks.py",
     "attacks/test_attacks_more.py",
-    "pipeline/test_gateway.py",
-    "conformance/test_pairs.py",
+    "attacks/test_attacks_special.py",
     "faults/test_runs_1.py",
     "faults/test_runs_2.py",
     "faults/test_runs_3.py",
     "faults/test_runs_4.py",
-    "attacks/test_attacks_special.py",
+    "test_docker.py",
+    "conformance/test_pairs.py",
     "test_how_to.py",
+    "gateway/http/test_contract.py",
+    "gateway/jetstream/test_leaving.py",
+    "interop/test_arbor_offered.py",
+    "faults/test_cluster_runs.py",
     "browser/test_console_pages.py",
     "conformance/test_deployed.py",
-    "browser/test_console_keyboard.py",
+    "benchmarks/test_growth.py",
     "conformance/test_gateways.py",
+    "interop/test_arbor_relay.py",
+    "interop/test_threads.py",
+    "gateway/http/test_persistent.py",
+    "gateway/http/test_heads.py",
+    "attacks/test_fuzz_connections.py",
     "gateway/cluster/test_cluster.py",
-    "pipeline/test_live.py",
-    "pipeline/test_copies.py",
-    "pipeline/test_ingest.py",
+    "gateway/access/test_secrets.py",
+    "faults/test_stop.py",
+    "interop/test_arbor_peer.py",
+    "benchmarks/test_runner.py",
+    "browser/test_console_keyboard.py",
 )
 PLACES = {FOLDER / name: place for place, name in enumerate(LONGEST)}
 
