@@ -18,6 +18,7 @@ from tests.server import Server
 KEYS = Path(__file__).parents[1] / "vectors/sprout/keys"
 SILENCE = None
 QUIET = 0.25  # seconds after which nothing will come
+PATIENCE = 60.0  # seconds; what is expected comes sooner
 NOBODY = 1 << 40
 
 
@@ -39,8 +40,11 @@ def fits(answer: Any, wanted: Any) -> bool:
     return bool(answer == wanted)
 
 
-async def ask(url: str, before: list[Any], sent: Any, own: int | None) -> Any:
-    """What comes back for *sent* on a connection that is known as *own*; and then it still lives."""
+async def ask(url: str, before: list[Any], sent: Any, own: int | None, *, silent: bool = False) -> Any:
+    """What comes back for *sent* on a connection that is known as *own*; and then it still lives.
+
+    If nothing should come (*silent*), that is believed after a moment.
+    """
     async with connect(url, compression=None) as socket:
         for frame in before:
             await socket.send(json.dumps(frame))
@@ -49,10 +53,10 @@ async def ask(url: str, before: list[Any], sent: Any, own: int | None) -> Any:
         now = str(time.time_ns() // 1_000_000)
         await socket.send(text.replace('"OWN"', str(own)).replace("OWN", str(own)).replace('"NOW"', now))
         try:
-            answer = json.loads(await asyncio.wait_for(socket.recv(), QUIET))
+            answer = json.loads(await asyncio.wait_for(socket.recv(), QUIET if silent else PATIENCE))
         except TimeoutError:
             answer = SILENCE
-        await asyncio.wait_for(await socket.ping(), 5)
+        await asyncio.wait_for(await socket.ping(), PATIENCE)
         return answer
 
 
@@ -98,7 +102,7 @@ async def announce(server: Server, *nodes: str, community: str = "") -> int:
         writer.write(f"announce {id} 1\n{node}\n".encode())
     statuses: dict[int, int] = {}  # those that need no disk come first
     while len(statuses) < len(nodes):
-        verb, *rest = (await asyncio.wait_for(reader.readline(), 10)).decode().split()
+        verb, *rest = (await asyncio.wait_for(reader.readline(), PATIENCE)).decode().split()
         if verb == "status" and rest[0] != "1":
             statuses[int(rest[0])] = int(rest[1])
     writer.close()

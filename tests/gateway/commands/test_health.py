@@ -7,13 +7,18 @@ import threading
 from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.commands import health
 from gateway.commands.common import CommandError
 from tests.server import Server
+
+PATIENCE = 60.0  # seconds
 
 
 def check(*arguments: str, **env: str) -> str:
@@ -44,15 +49,31 @@ def test_a_gateway_with_tls_is_ready_or_not(tmp_path: Path) -> None:
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 60000\r\n\r\n" + b"[" * 60_000, b"", "is this a Trellis gateway"),
     ],
 )
-def test_who_answers_without_an_end_is_left(head: bytes, part: bytes, says: str) -> None:
-    pause = threading.Event()
+def test_who_answers_without_an_end_is_left(
+    head: bytes, part: bytes, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is up when the answer has begun."""
+    pause, begun, waited = threading.Event(), threading.Event(), list[float]()
+
+    class Timer(threading.Timer):
+        def __init__(self, interval: float, function: Any, args: Any) -> None:
+            super().__init__(interval, function, args)
+            waited.append(interval)
+
+        def run(self) -> None:
+            assert begun.wait(PATIENCE)
+            self.function(*self.args)
+
+    monkeypatch.setattr(health, "threading", SimpleNamespace(Timer=Timer))
 
     def serve(listener: socket.socket) -> None:
         stream, _ = listener.accept()
         with stream, suppress(OSError):
+            stream.recv(1 << 12)
             stream.sendall(head)
             for each in repeat(part):
                 stream.sendall(each)
+                begun.set()
                 if pause.wait(0.01):
                     return
 
@@ -62,7 +83,8 @@ def test_who_answers_without_an_end_is_left(head: bytes, part: bytes, says: str)
         port = str(listener.getsockname()[1])
         try:
             with pytest.raises(CommandError, match=says):
-                check("--port", port, "--seconds", "0.3")
+                check("--port", port, "--seconds", str(PATIENCE))
         finally:
             pause.set()
             thread.join()
+    assert waited == [PATIENCE]

@@ -21,6 +21,7 @@ from gateway.core.read_pacer import MALFORMED_FACTOR, MIN_MALFORMED_SIZE, UNLIMI
 from gateway.http import media
 from gateway.http.bodies import ALLOWANCE, PACED_EXTENSION, SHARE, SHORT_BODY, BodyRefused, TurnQueue, read_body
 
+PATIENCE = 30.0  # seconds
 BOTH = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 HEAD = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
@@ -107,22 +108,23 @@ def test_a_waiter_that_gives_up_takes_no_turn(backend: str) -> None:
 
     async def run() -> None:
         queue = TurnQueue()
-        scopes = {name: anyio.CancelScope() for name in "abcd"}
+        scopes, all_here = {name: anyio.CancelScope() for name in "abcd"}, anyio.Event()
 
         async def work(name: str) -> None:
             with scopes[name]:
                 async with queue.turn(name):
-                    await anyio.sleep(0.01)
+                    await all_here.wait()
                     order.append(name)
 
         async with anyio.create_task_group() as tasks:
             for name in scopes:
                 tasks.start_soon(work, name)
-                await anyio.lowlevel.checkpoint()
+                await anyio.wait_all_tasks_blocked()
             scopes["b"].cancel()  # it waits
             scopes["a"].cancel()  # it has its turn
             scopes["c"].cancel()  # the turn is about to come to it
-        with anyio.fail_after(1):
+            all_here.set()
+        with anyio.fail_after(PATIENCE):
             async with queue.turn("e"):
                 order.append("e")
 
@@ -225,9 +227,9 @@ def test_a_body_that_is_said_to_be_too_long_is_not_read(length: str) -> None:
 
 def test_a_body_is_counted_once_where_uvicorn_reads_it(local: Any) -> None:
     size = 500_000
-    with socket.create_connection(("127.0.0.1", local.port), 10) as slow:
+    with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as slow:
         slow.sendall(HEAD % (size + 1) + b"1" * size)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while (held := local.gateway.budget.held) < size and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(0.02)
@@ -237,9 +239,9 @@ def test_a_body_is_counted_once_where_uvicorn_reads_it(local: Any) -> None:
 def test_half_a_line_counts_too_and_is_given_up_where_memory_is_short(local: Any) -> None:
     size = 300_000
     lines = HEAD.replace(b"Host", b"Content-Type: application/x-ndjson\r\nHost") % (2 * size)
-    with socket.create_connection(("127.0.0.1", local.port), 10) as slow, slow.makefile("rb") as answer:
+    with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as slow, slow.makefile("rb") as answer:
         slow.sendall(lines + b"1\n" + b"2" * size)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while (held := local.gateway.budget.held) < size and time.monotonic() < deadline:
             time.sleep(0.005)
         assert size <= held < 1.2 * size

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import re
 import socket
+import sys
+import termios
 import threading
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPResponse
@@ -21,6 +24,7 @@ from gateway.core.errors import Unavailable
 from gateway.http.bodies import SHORT_BODY
 from gateway.http.direct import Post, direct_post
 from gateway.shells import uvicorn_direct
+from tests.waiting import until
 
 PATIENCE = 60.0
 DIRECT, ASGI = "direct", "asgi"
@@ -187,6 +191,11 @@ def idle(local: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return local
 
 
+def unacknowledged(peer: socket.socket) -> int:
+    """How many bytes that were sent the other end's kernel does not have yet, as far as this one knows."""
+    return int.from_bytes(fcntl.ioctl(peer, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
 def ask_in_one_turn(local: Any, bodies: list[bytes], more: bytes = b"") -> list[bytes]:
     """The responses to requests that come on connections of their own, and are read in one turn of the loop."""
     peers = [socket.create_connection(("127.0.0.1", local.port), PATIENCE) for _ in bodies]
@@ -204,6 +213,7 @@ def ask_in_one_turn(local: Any, bodies: list[bytes], more: bytes = b"") -> list[
     assert held.wait(PATIENCE)
     for peer, body in zip(peers, bodies, strict=True):
         peer.sendall(head % (more, len(body)) + body)
+    until(lambda: not any(map(unacknowledged, peers)))  # a busy kernel delivers later
     sent.set()
     responses = [peer.recv(1 << 12) for peer in peers]
     for peer in peers:

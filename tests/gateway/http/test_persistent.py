@@ -317,7 +317,8 @@ def test_a_body_without_an_end_is_not_read_for_ever(
     monkeypatch.setattr(persistent, "MAX_DISCARDED", most)
     with socket.create_connection(("127.0.0.1", make_local().port), PATIENCE) as peer:
         peer.sendall(b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n" % ROUTES[0].encode())
-        peer.sendall(bytes(2 << 20))
+        with suppress(ConnectionError):  # where the machine is slow, it has hung up already
+            peer.sendall(bytes(2 << 20))
         assert answer(peer).startswith(b"HTTP/1.1 413")
         assert ended(peer)
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +178,11 @@ def test_lines_that_wait_for_a_disk_that_fails_are_answered_and_the_stream_ends(
         sock.sendall(b"2\n3\n")
         while local.gateway.log.failing is None:
             time.sleep(0.01)
-        sock.sendall(b"4\n")
-        results = [orjson.loads(line) for line in answer if line.startswith(b"{")]  # until the stream ends
+        results = list[Any]()
+        with suppress(ConnectionError):  # on a slow machine the stream may have ended
+            sock.sendall(b"4\n")
+        with suppress(ConnectionError):
+            results.extend(orjson.loads(line) for line in answer if line.startswith(b"{"))  # until the stream ends
     full.clear()
     assert "sequence" in orjson.loads(first)
     assert [(result["line"], result["status"]) for result in results[:2]] == [(2, 503), (3, 503)]

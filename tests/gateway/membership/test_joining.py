@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from gateway.cluster.turn import Turn
 from gateway.jetstream import stream
 from gateway.jetstream.connecting import JetStreamSettings
 from gateway.membership import joining, membership
 from gateway.membership.membership import Membership
-from gateway.membership.transport import CannotJoin, JetStreamTransport
+from gateway.membership.transport import CannotJoin, ClusterTransport, JetStreamTransport
 from gateway.storage.log import Log, _SegmentWriter
 from gateway.storage.record import Fact, encode
 from gateway.storage.segments import Segments
@@ -62,7 +63,14 @@ def test_a_gateway_that_cannot_read_the_stream_says_so_even_if_it_has_read_befor
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its position in the stream is known, so it waits for nothing but the stream."""
-    monkeypatch.setattr(joining, "JOIN_SECONDS", 0.5)
+    do_next = joining._do_next
+
+    def do_next_until_it_failed(turn: Turn, transport: ClusterTransport) -> None:
+        do_next(turn, transport)
+        if transport.status().error:
+            monkeypatch.setattr(joining, "JOIN_SECONDS", 0.0)
+
+    monkeypatch.setattr(joining, "_do_next", do_next_until_it_failed)
     log = Log(Segments(tmp_path / "log"), lambda _call: None, lambda: 5)
     log.start()
     log.fact("start", {"gateway": "one", "version": "1"})

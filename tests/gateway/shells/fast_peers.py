@@ -75,6 +75,7 @@ class Service:
         self.bus = new_bus()
         self.sessions: list[Echo] = []
         self.gate = asyncio.Event()
+        self.waiting = 0  # handshakes and sessions, for the gate
         self.app = FastAPI()
         self.app.add_api_websocket_route("/session", self.session)
         self.app.add_api_websocket_route("/hesitant", self.hesitant)
@@ -93,13 +94,18 @@ class Service:
         await websocket.accept()
         await serve.run_websocket(websocket, self.new_session())
 
+    async def pass_gate(self) -> None:
+        self.waiting += 1
+        await self.gate.wait()
+        self.waiting -= 1
+
     async def hesitant(self, websocket: WebSocket) -> None:
         await websocket.accept()
-        await asyncio.sleep(0.2)
+        await self.pass_gate()
         await serve.run_websocket(websocket, self.new_session())
 
     async def late(self, websocket: WebSocket) -> None:
-        await asyncio.sleep(0.2)
+        await self.pass_gate()
         session = self.new_session()
         try:
             await websocket.accept()
@@ -153,7 +159,7 @@ class FastShell:
         with self.connect() as peer:
             peer.sendall(b"GET " + path + b" HTTP/1.1\r\n" + HANDSHAKE + extra + b"\r\n")
             if early:
-                time.sleep(0.05)
+                self.eventually(lambda: self.service.waiting)
                 peer.sendall(early)
             yield peer
 

@@ -20,6 +20,7 @@ import pytest
 
 from gateway.system import machine
 from tests.server import Server
+from tests.waiting import until
 
 PATIENCE = 30  # seconds
 
@@ -84,7 +85,7 @@ def test_as_many_connections_are_let_in_as_there_are_descriptors_for(tmp_path: P
             assert 300 - 160 <= refused < 300, "some are let in, and descriptors are left"
             for peer in peers[:20]:
                 peer.close()
-            time.sleep(0.5)
+            until(lambda: reached(ready["http"], "/healthz"))
             status, body = get(ready["http"], "/v1/channels/lobby/messages?limit=60")
             assert status == 200
             assert len(json.loads(body)["messages"]) == 60

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 import time
+from collections.abc import Iterator
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -73,24 +74,40 @@ def test_a_refusal_is_an_http_response(server: FastShell) -> None:
         assert rest(peer) == b"no such key"
 
 
+@pytest.fixture
+def gate(server: FastShell) -> Iterator[None]:
+    """What waits for the gate waits until a test opens it."""
+    service = server.service
+    server.call(service.gate.clear)
+    yield
+    server.call(service.gate.set)
+    server.eventually(lambda: not service.waiting)
+
+
+@pytest.mark.usefixtures("gate")
 def test_input_before_the_session_is_kept_for_it(server: FastShell) -> None:
     with server.open(b"/hesitant") as peer:
         head(peer)
         peer.sendall(text(b"a") + text(b"b")[:-1])
-        time.sleep(0.05)
+        time.sleep(0.05)  # so that it is read
         peer.sendall(b"b")
+        time.sleep(0.05)
+        server.call(server.service.gate.set)
         assert [hear(peer), hear(peer)] == [b"a", b"b"]
 
 
+@pytest.mark.usefixtures("gate")
 @pytest.mark.parametrize("path", [b"/hesitant", b"/late"])
 def test_a_session_for_a_peer_that_left_meanwhile_ends(server: FastShell, path: bytes) -> None:
     count = len(server.service.sessions)
     with server.open(path) as peer:
-        time.sleep(0.05)
+        server.eventually(lambda: server.service.waiting)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.call(server.service.gate.set)
     server.eventually(lambda: [session.ended for session in server.service.sessions[count:]] == [1])
 
 
+@pytest.mark.usefixtures("gate")
 def test_a_client_that_sends_before_the_handshake_is_answered_is_disconnected(server: FastShell) -> None:
     with server.open(b"/late", early=text(b"hello")) as peer:
         assert rest(peer) == b""

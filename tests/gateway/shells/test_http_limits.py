@@ -47,24 +47,33 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
 def test_a_client_that_does_not_finish_a_request_is_dropped(server: FastShell, said: bytes) -> None:
     with server.connect() as peer:
-        peer.sendall(said)
+        with suppress(ConnectionError):  # the machine may be slow
+            peer.sendall(said)
         assert rest(peer) == b""
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_client_that_does_not_finish_its_second_request_is_dropped(server: FastShell) -> None:
-    with server.connect() as peer:
-        peer.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET /again")
-        assert rest(peer).startswith(b"HTTP/1.1 404")
+    said = b""
+    while not said:  # where the machine was too slow for the first request, another time
+        with server.connect() as peer, suppress(ConnectionError):
+            peer.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET /again")
+            said = rest(peer)
+    assert said.startswith(b"HTTP/1.1 404")
 
 
 @pytest.mark.usefixtures("brief")
 def test_an_answer_may_take_longer_than_a_request(server: FastShell) -> None:
-    with server.connect() as peer:
-        peer.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
-        for _ in range(2):
-            assert head(peer).startswith(b"HTTP/1.1 200")
-            assert take(peer, 4) == b"done"
+    while True:
+        begin = time.monotonic()
+        with server.connect() as peer, suppress(ConnectionError):
+            peer.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
+            if time.monotonic() - begin > BRIEF / 2:  # the machine was too slow for the requests
+                continue
+            for _ in range(2):
+                assert head(peer).startswith(b"HTTP/1.1 200")
+                assert take(peer, 4) == b"done"
+            return
 
 
 @pytest.mark.parametrize(

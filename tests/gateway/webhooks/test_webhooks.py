@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from gateway.webhooks import delivery
 from tests.gateway.webhooks.administrator import ADMIN, HOOKS, LOCAL, Admin
-from tests.gateway.webhooks.receiver import OK, Answer, Delivered, Receiver
+from tests.gateway.webhooks.receiver import OK, PATIENCE, Answer, Delivered, Receiver
 
 pytestmark = pytest.mark.usefixtures("haste")
 
@@ -81,17 +82,21 @@ def test_a_kill_loses_nothing_and_keeps_the_order(
 ) -> None:
     flags = {"auth.grants": ADMIN["grants"], "webhooks.allow_networks": LOCAL}
 
-    def slowly(_got: Delivered) -> Answer:
-        time.sleep(0.002)
+    killed = threading.Event()
+
+    def answer(got: Delivered) -> Answer:
+        if got.content > 20:
+            killed.wait(PATIENCE)
         return OK
 
-    with Receiver(slowly) as receiver:
+    with Receiver(answer) as receiver:
         process = make_process(**flags)
         admin = admin_of(process)
         admin.hook(receiver.url)
         admin.say(*range(150))
         receiver.until(lambda got: len(got) > 20)
         process.kill()
+        killed.set()
         assert len(receiver.contents()) < 150
         make_process(**flags)
         receiver.until(lambda got: bool(got) and got[-1].content == 149)
