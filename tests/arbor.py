@@ -81,13 +81,14 @@ class Arbor:
                     return self.events.pop(place)
             self.events.append(await self._line())
 
-    async def settle(self, quiet: float = 1.0) -> None:
-        """Read until nothing more comes."""
+    async def settle(self, quiet: float = 1.0, is_complete: Callable[[], bool] = lambda: True) -> None:
+        """Read until nothing more comes for *quiet* seconds, and *is_complete* says that nothing is missing."""
         while True:
             try:
                 self.events.append(await asyncio.wait_for(self._line(), quiet))
             except TimeoutError:
-                return
+                if is_complete():
+                    return
 
     def ids(self, event: str) -> list[str]:
         """The ids of the nodes in such events, in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -89,9 +90,13 @@ def _missing() -> str:
     npm = shutil.which("npm")
     if shutil.which("node") is None or npm is None:
         return "there is no node with npm on this machine"
-    names = json.loads((NODE / "package.json").read_text())["dependencies"]
-    if all((NODE / "node_modules" / name).is_dir() for name in names):
-        return ""
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=SECONDS, check=False)
-    return "" if done.returncode == 0 else f"npm ci failed: {done.stderr[-500:]}"
+    with (NODE / "package.json").open() as package:
+        fcntl.flock(package, fcntl.LOCK_EX)  # another process of the suite may be installing them
+        names = json.load(package)["dependencies"]
+        installed = NODE / "node_modules"
+        # npm writes the list of what it has installed at the end.
+        if all((installed / name).exists() for name in (*names, ".package-lock.json")):
+            return ""
+        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=SECONDS, check=False)
+        return "" if done.returncode == 0 else f"npm ci failed: {done.stderr[-500:]}"

@@ -138,7 +138,8 @@ def test_clients_without_a_private_key_publish_and_are_known_by_name(tmp_path: P
         """What was never shown to anybody in Arbor is signed now."""
         async with httpx.AsyncClient(base_url=f"http://{server.http}", timeout=WAIT) as rest:
             assert await told_by_rest(rest, expected.rest) == expected.rest
-        assert await told_by_arbor(program, server) == expected.arbor
+        count = sum(map(len, expected.arbor.values()))
+        assert await told_by_arbor(program, server, count) == expected.arbor
 
     for scenario in (speak, read_later):
         with Server(tmp_path / "data", env={"TRELLIS_AUTH__GRANTS": json.dumps(GRANTS)}) as server:
@@ -165,19 +166,27 @@ async def told_by_rest(rest: httpx.AsyncClient, awaited: History) -> History:
     return told
 
 
-async def told_by_arbor(program: Path, server: Server) -> History:
-    """All that a genuine client of Arbor has a moment after it came, and what the authors' identities are called."""
+async def told_by_arbor(program: Path, server: Server, count: int) -> History:
+    """All that a genuine client of Arbor has once it has *count* messages, and what the authors' identities are called.
+
+    A message has an origin; other replies are the conversations of a day.
+    """
     async with arbor(program, server.sprout) as client:
         await client.do("bootstrap")
-        await client.settle(0.5)
+        await client.settle(0.5, lambda: sum(is_message(line) for line in client.events) >= count)
         nodes = [line for line in client.events if line["event"] == "stored"]
     names = {node["id"]: node["name"] for node in nodes if node["type"] != "reply"}
     told: History = {}
     for node in nodes:
-        if "origin/1" in node.get("metadata", {}):  # or else it is the conversation of a day
+        if is_message(node):
             said = json.loads(node["content"]), names[node["author"]]
             told.setdefault(names[node["community"]], []).append(said)
     return {community: sorted(said, key=lambda each: int(each[0]["n"])) for community, said in told.items()}
+
+
+def is_message(line: dict[str, Any]) -> bool:
+    """Whether a client tells by *line* that it has stored a message."""
+    return line["event"] == "stored" and "origin/1" in line.get("metadata", {})
 
 
 async def author(listener: SproutSpeaker, node: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,21 @@ HOLE_SECONDS = 0.3
 
 
 class Answers:
-    """What the server says of the stream to readers, after `change`; `count` is how often it was asked."""
+    """What the server says of the stream to readers, after `change`; `count` is how often it was asked.
+
+    *now* is the time of the readers, in seconds: it passes when a test says so.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.change: Callable[[StreamInfo], None] = lambda _info: None
+        self.count = self.unchanged = 0
+        self.now = 0.0
+        self.change: Callable[[StreamInfo], None] | None = None
 
     def leave_alone(self) -> None:
-        """Let the next answers be what they are."""
-        self.change = lambda _info: None
+        """Let the next answers be what they are, and wait for the first of them."""
+        before = self.unchanged
+        self.change = None
+        until(lambda: self.unchanged > before)
 
     def lose_leader(self, last: int) -> None:
         """Answer as a server does that is cut off: about its own copy, which ends at *last*, without a leader."""
@@ -59,14 +64,24 @@ class Answers:
 
     async def info(self, manager: JetStreamManager, name: str) -> StreamInfo:
         info = await manager.stream_info(name)
+        change = self.change
         self.count += 1
-        self.change(info)
+        if change is not None:
+            change(info)
+        else:
+            self.unchanged += 1
         return info
 
     def stay(self, seconds: float = 2 * HOLE_SECONDS) -> None:
         """Let the next answers be so for a while."""
-        end, count = time.monotonic() + seconds, self.count
-        until(lambda: time.monotonic() > end and self.count > count)
+        self._pass()
+        self.now += seconds
+        self._pass()
+
+    def _pass(self) -> None:
+        """Wait until an answer from now on has been taken: the reader asks again."""
+        count = self.count
+        until(lambda: self.count > count + 1)
 
 
 @pytest.fixture
@@ -81,6 +96,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
     monkeypatch.setattr(reader, "JetStreamManager", Manager)
     monkeypatch.setattr(reader, "HOLE_SECONDS", HOLE_SECONDS)
+    monkeypatch.setattr(reader, "monotonic", lambda: answers.now)
     return answers
 
 
@@ -172,7 +188,7 @@ def test_entries_missing_twice_are_not_lost_at_once(member: StreamReader, answer
             answers.lag(last=1)
         read_again(member, answers)
         answers.leave_alone()
-        time.sleep(2 * HOLE_SECONDS)
+        answers.now += 2 * HOLE_SECONDS
     assert reads_on(member)
 
 

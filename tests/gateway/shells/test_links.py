@@ -24,6 +24,7 @@ from gateway.shells import links
 from gateway.shells.input_turns import PORTION
 from gateway.shells.links import Dialler
 from gateway.shells.serve import DISCONNECTED, StreamWire
+from tests.ports import reserved_port
 
 SECONDS = 20.0
 BACKENDS = ("asyncio", "trio")
@@ -196,9 +197,7 @@ def test_a_link_that_ends_is_dialled_again(play: Any, make: Any, core: Any, monk
 @pytest.mark.usefixtures("short")
 def test_nobody_there_is_told_and_tried_again(play: Any, make: Any) -> None:
     async def scenario() -> None:
-        async with other(stays=True) as place:
-            port = place.port
-        async with dialled(make(port, tls=False)) as link:
+        async with dialled(make(reserved_port(), tls=False)) as link:
             await until(lambda: link.report()["failures"] >= 2)
             assert (link.report()["state"], link.report()["connects"]) == ("waiting", 0)
             assert "refused" in link.report()["error"].lower()
