@@ -27,7 +27,7 @@ def test_a_stop_ends_with_zero_and_quietly(tmp_path: Path, loop: str, request_te
         host, _, port = server.http.rpartition(":")
         with socket.create_connection((host, int(port))) as client:
             client.sendall(request_text)
-            client.settimeout(2)
+            client.settimeout(30)
             if request_text == UNREAD:
                 assert client.recv(1000).startswith(b"HTTP/1.1 200")
             assert server.stop(30) == 0

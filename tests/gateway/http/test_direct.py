@@ -28,6 +28,7 @@ from tests.waiting import until
 
 PATIENCE = 60.0
 DIRECT, ASGI = "direct", "asgi"
+HEAD = re.compile(rb"(?is).*?\r\ncontent-length: (\d+)\r\n(?:.*?\r\n)??\r\n")  # of a response
 VARIES = re.compile(rb'("id":"[^"]*"|"sequence":\d+|"timestamp":\d+)')  # in the answer to what was accepted
 
 
@@ -196,13 +197,21 @@ def unacknowledged(peer: socket.socket) -> int:
     return int.from_bytes(fcntl.ioctl(peer, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
+def response(peer: socket.socket) -> bytes:
+    """A whole response: its head and its body may come one after the other."""
+    data = b""
+    while not (head := HEAD.match(data)) or len(data) < head.end() + int(head[1]):
+        data += peer.recv(1 << 12) or pytest.fail(f"the gateway hung up after {data!r}")
+    return data
+
+
 def ask_in_one_turn(local: Any, bodies: list[bytes], more: bytes = b"") -> list[bytes]:
     """The responses to requests that come on connections of their own, and are read in one turn of the loop."""
     peers = [socket.create_connection(("127.0.0.1", local.port), PATIENCE) for _ in bodies]
     head = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n"
     for peer in peers:  # so that the gateway has accepted all of them
         peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b"200 OK" in peer.recv(1 << 12)
+        assert b"200 OK" in response(peer)
     held, sent = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -215,7 +224,7 @@ def ask_in_one_turn(local: Any, bodies: list[bytes], more: bytes = b"") -> list[
         peer.sendall(head % (more, len(body)) + body)
     until(lambda: not any(map(unacknowledged, peers)))  # a busy kernel delivers later
     sent.set()
-    responses = [peer.recv(1 << 12) for peer in peers]
+    responses = list(map(response, peers))
     for peer in peers:
         peer.close()
     return responses
