@@ -170,7 +170,8 @@ def test_a_gateway_that_is_silent_is_left_and_found_again(server: Server) -> Non
             await client.subscribe(where="still")
             server.process.send_signal(signal.SIGSTOP)
             try:
-                assert (await client.next_event("state"))["state"] == "waiting"
+                while (await client.next_event("state"))["state"] != "waiting":
+                    pass
                 client.do("direct", channel="still", peer=1, content="late")
                 assert (await client.next_event("refused"))["code"] == "timeout"
             finally:

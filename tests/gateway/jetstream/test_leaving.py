@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import threading
@@ -57,11 +58,18 @@ class LoopThread:
         self._loop.close()
 
 
+# nats-py forgets a connection that comes just when it is given up; its socket is closed by the collector of garbage.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <function StreamWriter.__del__:pytest.PytestUnraisableExceptionWarning"
+)
+
+
 @pytest.fixture
 def loop() -> Iterator[LoopThread]:
     loop = LoopThread()
     yield loop
     loop.stop()
+    gc.collect()
 
 
 def port_of(member: StreamReader) -> int:
