@@ -1,4 +1,4 @@
-"""What `make audit` takes for an advisory about a version in the locks."""
+"""`make audit` matches advisories with the versions in the locks."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_a_file_is_one_idea(folder: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("adapters/*/adapter.py")), ids=name_of)
-def test_an_adapter_is_put_together_from_files_of_its_own(path: Path) -> None:
+def test_an_adapter_module_is_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= LONGEST_ADAPTER
 
 
@@ -54,13 +54,13 @@ def test_a_function_fits_a_screen(folder: str) -> None:
     assert long == []
 
 
-def test_each_folder_says_what_is_in_it() -> None:
+def test_each_package_has_a_docstring() -> None:
     for name, path in OURS.items():
         if path.name == "__init__.py":
             assert (ast.get_docstring(cast(ast.Module, nodes(path)[0])) or "").split("\n")[0].endswith("."), name
 
 
-def test_tests_stand_where_what_they_test_stands() -> None:
+def test_tests_are_in_the_folder_of_their_subject() -> None:
     for path in [*modules("tests/gateway"), *modules("tests/adapters")]:
         parts = path.relative_to(ROOT / "tests").parts
         subject = re.sub(r"^test_(sprout_|streamr_|topic_relay_)?", "", path.stem)
@@ -69,7 +69,7 @@ def test_tests_stand_where_what_they_test_stands() -> None:
         assert not places or ROOT.joinpath(*parts).parent in places, path
 
 
-def test_a_class_name_stands_for_one_thing() -> None:
+def test_class_names_are_unique() -> None:
     found: dict[str, int] = {}
     for path in [*modules("gateway"), *modules("adapters"), *modules("pipeline")]:
         if not within(name_of(path), "gateway.client", "gateway.clients"):  # they share nothing with the gateway
@@ -78,7 +78,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
     assert not {name for name, count in found.items() if count > 1}
 
 
-def test_a_class_name_of_the_tests_and_benchmarks_stands_for_one_thing() -> None:
+def test_class_names_of_tests_and_benchmarks_are_unique() -> None:
     found: dict[str, list[str]] = {}
     for path in [*paths("tests"), *paths("benchmarks")]:
         for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):

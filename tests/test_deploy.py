@@ -82,7 +82,7 @@ def test_no_panel_covers_another() -> None:
     assert all(x < 24 for panel in panels for x, _ in cells(panel))
 
 
-def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
+def test_every_alert_has_a_severity_and_a_description() -> None:
     for rule in RULES:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"].keys() == {"summary", "description"}
@@ -101,7 +101,7 @@ def test_promtool_accepts_configuration_alerts_and_panels(tmp_path: Path) -> Non
     run(promtool, "check", "rules", "--lint=none", tmp_path / "panels.yml")
 
 
-def test_promtool_accepts_what_the_gateway_serves(tmp_path: Path) -> None:
+def test_promtool_accepts_the_metrics_of_the_gateway(tmp_path: Path) -> None:
     promtool = program("promtool")
     with Server(tmp_path) as server:
         text = httpx.get(f"http://{server.http}/metrics").text
@@ -114,7 +114,7 @@ def test_promtool_accepts_what_the_gateway_serves(tmp_path: Path) -> None:
 # Compose and Kubernetes
 
 
-def test_compose_mounts_what_exists_and_gives_the_gateway_settings_that_exist() -> None:
+def test_compose_uses_existing_files_and_settings() -> None:
     services = COMPOSE["services"]
     for name, service in services.items():
         for volume in service.get("volumes", ()):
@@ -268,7 +268,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert "trellis.service" not in said
 
 
-def test_the_unit_starts_what_there_is() -> None:
+def test_the_unit_starts_an_existing_command() -> None:
     text = (DEPLOY / "systemd/trellis.service").read_text()
     words = re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)[1].split()  # type: ignore[index]
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [words[1], "--help"]).output
@@ -281,7 +281,7 @@ def test_the_unit_starts_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("file", ["caddy/Caddyfile", "nginx/trellis.conf"])
-def test_proxies_pass_to_where_the_gateway_listens(file: str) -> None:
+def test_proxies_pass_to_the_port_of_the_gateway(file: str) -> None:
     text = (DEPLOY / file).read_text()
     assert f"127.0.0.1:{load(ADAPTERS).port}" in text
     for key in re.findall(r"^#   (\w+) = ", text, re.MULTILINE):

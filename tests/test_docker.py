@@ -93,13 +93,13 @@ def test_the_steps_of_the_image_make_a_gateway_that_runs(tmp_path: Path) -> None
     assert installed & set(TOOLS) == set()
 
 
-def test_the_image_is_no_user_of_the_machine_and_is_asked_whether_it_is_ready() -> None:
+def test_the_image_runs_as_an_unprivileged_user_with_a_health_check() -> None:
     words = dict(instructions())
     assert words["USER"] == "999", "a number: Kubernetes cannot tell whether a name is root's"
     assert '"trellis", "healthcheck"' in words["HEALTHCHECK"], "which speaks TLS where the gateway does"
 
 
-def test_the_compose_file_starts_what_the_image_offers() -> None:
+def test_the_compose_file_uses_existing_flags_and_ports() -> None:
     text = (ROOT / "docker" / "compose.yaml").read_text()
     command = json.loads(re.search(r"command: (\[.*\])", text)[1])  # type: ignore[index]
     from typer.testing import CliRunner
@@ -115,7 +115,7 @@ def test_the_compose_file_starts_what_the_image_offers() -> None:
     assert all(inside in exposed for _, inside in ports)
 
 
-def test_compose_and_kubernetes_give_the_pipeline_what_it_takes(tmp_path: Path) -> None:
+def test_compose_and_kubernetes_use_existing_pipeline_options(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
     from gateway.cli import app

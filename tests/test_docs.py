@@ -1,4 +1,4 @@
-"""What the documents say exists, and what exists is in the documents."""
+"""Documented names exist, and existing names are documented."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def test_every_lock_is_audited() -> None:
 
 
 @pytest.mark.parametrize("target", ["install", "run", "demo"])
-def test_a_newcomer_waits_for_what_a_gateway_needs_and_no_longer(target: str, tmp_path: Path) -> None:
+def test_make_installs_only_the_locks_that_a_gateway_needs(target: str, tmp_path: Path) -> None:
     """The tools for tests are four times as large."""
     assert locks_of(target, f"VENV={tmp_path}") == {"requirements-run.lock", "requirements-build.lock"}
     assert "requirements.lock" in locks_of("env", f"VENV={tmp_path}")
 
 
-def test_pip_installs_what_a_lock_names_and_looks_for_nothing_else() -> None:
+def test_pip_installs_from_locks_without_resolving_dependencies() -> None:
     """pip before 24 refuses `coverage[toml]`, locked as `coverage`, once a newer version of it is published."""
     files = ["Makefile", *map(str, [*(ROOT / "docker").glob("Dockerfile*"), ROOT / "docs/how-to/run-as-a-service.md"])]
     installs = [line for file in files for line in (ROOT / file).read_text().split("\n") if "--require-hashes" in line]
@@ -107,7 +107,7 @@ def test_pip_installs_what_a_lock_names_and_looks_for_nothing_else() -> None:
 # Releases
 
 
-def test_the_changelog_begins_with_what_is_unreleased_and_then_this_version() -> None:
+def test_the_changelog_begins_with_unreleased_and_the_current_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     heads = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert heads[0] == "Unreleased"
@@ -147,7 +147,7 @@ def shown(value: Any) -> str:
     return "none" if value is None else f"`{json.dumps(value, default=str)}`"
 
 
-def test_each_limit_says_what_happens_there() -> None:
+def test_every_limit_is_in_the_table_of_limits() -> None:
     """Whatever bounds something is in the table of limits, and nothing else is."""
     bounds = r"limits\..*|.*\.(max_\w+|limit)|log\.(keep_\w+|segment_bytes)"
     limits = {key for key in settings() if re.fullmatch(bounds, key)}
@@ -174,7 +174,7 @@ def test_each_message_that_operators_look_for_is_written() -> None:
     assert {message for message in messages if message not in program} == set()
 
 
-def test_settings_without_effect_are_said_to_have_none() -> None:
+def test_settings_without_effect_are_documented_as_such() -> None:
     claimed = {
         key.strip("`") for key, _, text in rows(CONFIGURATION, "key", "default", "what it does") if NO_EFFECT in text
     }
@@ -264,7 +264,7 @@ def test_every_command_that_prints_data_prints_json(name: str) -> None:
     assert ("--json" in flags) != (name in WITHOUT_JSON)
 
 
-def test_the_reference_of_commands_is_what_they_say() -> None:
+def test_the_reference_of_commands_is_up_to_date() -> None:
     """`python -m gateway.commands.reference > docs/reference/commands.md` makes it again."""
     assert (ROOT / "docs" / "reference" / "commands.md").read_text() == reference.page()
 

@@ -1,4 +1,4 @@
-"""The pages of documentation: each block of code runs here, or says where it is run, or why it is not."""
+"""Each block of code in the documentation runs here, or states where it runs, or why it does not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ READ = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_block_runs_or_says_why_not(page: Path) -> None:
+def test_every_code_block_runs_or_gives_a_reason(page: Path) -> None:
     found = blocks(page)
     assert page.read_text().count("\n```") == 2 * len(found)
     for block in found:
@@ -60,9 +60,7 @@ def test_every_block_runs_or_says_why_not(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", READ, ids=name_of)
-def test_everything_that_a_page_says_can_be_done_in_its_order(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_a_page_work_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a running gateway of its own, with its addresses in the place of the usual ones."""
     monkeypatch.chdir(tmp_path)
     if not any(block.how.startswith("run") and block.language == "sh" for block in blocks(page)):

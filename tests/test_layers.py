@@ -1,4 +1,4 @@
-"""Who may import whom: the architecture, kept as a test. Folders are the layers."""
+"""Imports follow the architecture: folders are the layers."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_the_core_and_the_storage_do_not_wait(path: Path) -> None:
         assert "await " not in re.sub(r'"""(.|\n)*?"""', "", path.read_text())
 
 
-def test_no_protocol_is_named_but_where_it_is_said_why() -> None:
+def test_only_listed_modules_name_a_protocol() -> None:
     naming = {
         name_of(path)
         for path in modules("gateway")
@@ -237,7 +237,7 @@ def test_nothing_imports_the_pipeline() -> None:
 
 
 @pytest.mark.parametrize("path", modules("pipeline"), ids=name_of)
-def test_the_pipeline_shares_only_what_is_pure(path: Path) -> None:
+def test_the_pipeline_imports_only_pure_modules(path: Path) -> None:
     if path.stem != "submit":  # the command line
         assert not strangers(path, SHARED)
     assert not strangers(path, SHARED_CODECS, of="adapters")

@@ -1,4 +1,4 @@
-"""The files that take longest are shared out first."""
+"""The longest files are distributed to the workers first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distribution: what is in the wheel and the sdist, and that the wheel is all that a gateway needs."""
+"""The wheel and the sdist have the right files, and the wheel is all that a gateway needs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(built: Path) -> N
     assert {"gateway/pages/index.html", "gateway/pages/console.js", "gateway/pages/console.css"} <= set(names)
 
 
-def test_the_sdist_has_them_as_well(built: Path) -> None:
+def test_the_sdist_has_all_files_and_no_tests(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

@@ -1,4 +1,4 @@
-"""`pytest --quick` leaves out what starts a process, and nothing else."""
+"""`pytest --quick` leaves out exactly the tests that start a process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_that_fails(): assert False
 """
 
 
-def test_it_skips_what_starts_a_process_wherever_that_is(tmp_path: Path) -> None:
+def test_quick_skips_every_test_that_starts_a_process(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-p", "tests.quick", "--quick", "-c", "/dev/null", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

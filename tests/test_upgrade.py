@@ -1,4 +1,4 @@
-"""docs/how-to/upgrade.md, done with what version 0.2.0 left: its log, its index, its keys and its configuration.
+"""docs/how-to/upgrade.md upgrades the log, the index, the keys and the configuration of version 0.2.0.
 
 `tests/vectors/gateway/version-0.2.0.tar.xz` was made by that version (commit 9afaf23): peers of all four protocols
 talked in three channels, then the gateway was killed, so its index may be behind its log. `told.json` has its answers.
@@ -27,7 +27,7 @@ PAGE = ROOT / "docs" / "how-to" / "upgrade.md"
 WRITTEN = ROOT / "tests" / "vectors" / "gateway" / "version-0.2.0.tar.xz"
 
 
-def test_version_0_2_0_is_upgraded_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upgrading_from_0_2_0_works_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of the page, in its order; in the place of `systemctl restart` the new version is started."""
     with tarfile.open(WRITTEN) as packed:
         packed.extractall(tmp_path, filter="data")

@@ -1,4 +1,4 @@
-"""The benchmark of a cluster: who talks where, and what is made of the figures."""
+"""The benchmark of a cluster spreads its traffic over all gateways and reports figures beside their goals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_figures_are_shown_beside_their_goals() -> None:
 
 
 @pytest.mark.skipif("TRELLIS_SOAK" not in os.environ, reason="takes a quarter of a minute; `make soak` runs it")
-def test_it_measures(out: Path) -> None:
+def test_the_benchmark_measures_every_goal(out: Path) -> None:
     (row,) = compare(Bench(out, rounds=1, seconds=0.3, warmup=0.1))
     assert GOALS.keys() <= row.keys()
     assert row.pop(INEXACT) == 0

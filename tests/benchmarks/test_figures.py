@@ -43,7 +43,7 @@ def test_no_ratio_without_the_reference() -> None:
     assert row.ratio is None
 
 
-def test_no_ratio_of_what_was_not_measured() -> None:
+def test_unmeasured_values_have_no_ratio() -> None:
     row, _ = rows([a_round("trellis", 100, p50=0.0), a_round("node", 100, p50=0.0)], {"fan10": "node"})
     assert row.ratio is not None
     assert row.ratio_p50 is None
@@ -53,7 +53,7 @@ def test_contestants_take_turns() -> None:
     assert [list(in_turn("AB", number)) for number in range(3)] == [["A", "B"], ["B", "A"], ["A", "B"]]
 
 
-def test_each_workload_has_one_reference_at_most_and_names_of_its_own() -> None:
+def test_each_workload_has_at_most_one_reference_and_distinct_names() -> None:
     for workload in WORKLOADS.values():
         found = contestants(workload)
         assert len({entrant.name for entrant in found}) == len(found)

@@ -1,4 +1,4 @@
-"""The benchmark of growth measures what it says, with little of everything."""
+"""The benchmark of growth measures every figure, here with small sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.growth import GrowthFigure, Sizes, measure, report
 from benchmarks.workload import Bench
 
 
-def test_a_figure_stands_beside_that_of_the_smallest_size() -> None:
+def test_each_figure_is_compared_with_that_of_the_smallest_size() -> None:
     rows = [
         GrowthFigure("a delivery; subscribers", 10, 2.0, load=3),
         GrowthFigure("what an index to make adds; records", 1_000, 0, 0),
@@ -26,7 +26,7 @@ def test_a_figure_stands_beside_that_of_the_smallest_size() -> None:
     ]
 
 
-def test_it_measures(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_measures_every_figure(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "STARTS", 1)
     monkeypatch.setattr(growth, "ASKED", 8)
     rows = measure(Bench(out, rounds=1, seconds=0.1, warmup=0.05), Sizes((2, 4), (1, 3), (1_000,)))

@@ -1,4 +1,4 @@
-"""The load generator against a small relay that is honest, or has one fault: each fault must be noticed."""
+"""The load generator detects each fault of a small relay, and none of an honest one."""
 
 from __future__ import annotations
 
@@ -157,14 +157,14 @@ def test_a_schedule_counts_its_own_delay(bench: Bench) -> None:
     assert min(result.p99_us, result.delay_us) > 0.2e6
 
 
-def test_a_server_that_is_not_there_is_said(bench: Bench) -> None:
+def test_an_unreachable_server_raises_load_error(bench: Bench) -> None:
     with relay() as server:
         pass
     with pytest.raises(LoadError, match="cannot connect"), FAN.open(server, bench):
         pass
 
 
-def test_a_refused_upgrade_is_said(bench: Bench) -> None:
+def test_a_refused_upgrade_raises_load_error(bench: Bench) -> None:
     with relay() as server:
         elsewhere = replace(server.addresses["relay"], path="/elsewhere")
         with (

@@ -1,4 +1,4 @@
-"""The two commands: a whole short run each, and what they say of servers that are not there."""
+"""The two benchmark commands complete a short run, and report servers that cannot run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_server_that_cannot_run_is_named_with_the_reason(out: Path, capsys: py
     assert "node was not measured: @yume-chan/koshare-router is not installed" in capsys.readouterr().out
 
 
-def test_a_workload_that_does_not_exist_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_workload_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["fan99"])
     assert "no workload is called fan99" in capsys.readouterr().err
@@ -92,6 +92,6 @@ def _is_serving(process: psutil.Process) -> bool:
         return False
 
 
-def test_what_is_no_commit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_commit_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare.main(["nowhere"]) == 1
     assert "nowhere is no commit" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Streamr messages of the load are what genuine clients send."""
+"""Streamr messages of the load equal those of genuine clients."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_the_address_names_the_channel_also_while_the_page_is_open(visitors: Vis
     visitors.run(scenario)
 
 
-def test_the_page_of_the_documentation_hears_from_another_origin(visitors: Visitors, server: Server) -> None:
+def test_the_documented_page_receives_messages_from_another_origin(visitors: Visitors, server: Server) -> None:
     (shown,) = (block.code for block in blocks(PAGE) if block.language == "html")
     shown = shown.replace("https://gateway.example", f"http://{server.http}")
 

@@ -166,7 +166,7 @@ def test_keys_are_added_rotated_and_revoked(visitors: Visitors, server: Server, 
     visitors.run(scenario)
 
 
-def test_a_key_without_the_right_is_told_what_it_lacks(visitors: Visitors, server: Server, listener: str) -> None:
+def test_the_console_names_the_right_that_a_key_lacks(visitors: Visitors, server: Server, listener: str) -> None:
     async def scenario() -> None:
         async with visitors.visit(f"http://{server.http}/console/#/keys", "401", "403") as page:
             await give_key(page, listener)

@@ -121,7 +121,7 @@ def test_a_page_is_shown_without_a_fault_and_runs_nothing(
     visitors.run(scenario)
 
 
-def test_a_channel_is_found_however_many_others_there_are(visitors: Visitors, tmp_path: Path) -> None:
+def test_a_channel_is_found_among_hundreds(visitors: Visitors, tmp_path: Path) -> None:
     names = json.dumps([f"bulk-{number}" for number in range(450)])
     with Server(tmp_path, env={"TRELLIS_CHANNELS__NAMES": names}) as server:
 
@@ -146,9 +146,7 @@ def test_a_channel_is_found_however_many_others_there_are(visitors: Visitors, tm
         visitors.run(scenario)
 
 
-def test_a_page_that_was_opened_without_an_answer_is_shown_once_there_is_one(
-    visitors: Visitors, server: Server
-) -> None:
+def test_a_page_opened_without_an_answer_loads_once_the_gateway_answers(visitors: Visitors, server: Server) -> None:
     finished: list[str] = []
 
     async def scenario() -> None:

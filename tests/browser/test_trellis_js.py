@@ -67,7 +67,7 @@ def test_all_modules_of_the_console_are_typed() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_a_program_without_websockets_is_told_so() -> None:
+def test_the_client_reports_a_missing_websocket() -> None:
     script = f"""
         delete globalThis.WebSocket;
         const {{ Trellis }} = await import("file://{FOLDER / "trellis.js"}");
@@ -79,7 +79,7 @@ def test_a_program_without_websockets_is_told_so() -> None:
     assert done.stdout.startswith("no-websocket there is no WebSocket here; before Node 22")
 
 
-def test_what_no_gateway_says_ends_the_connection_and_not_the_program() -> None:
+def test_malformed_frames_end_the_connection_but_not_the_program() -> None:
     script = f"""
         const {{ Trellis }} = await import("file://{FOLDER / "trellis.js"}");
         const states = [];
@@ -105,7 +105,7 @@ def test_what_no_gateway_says_ends_the_connection_and_not_the_program() -> None:
     assert done.stdout.split() == ["open", "waiting", "closed"] * 7
 
 
-def test_two_pages_talk(server: Server) -> None:
+def test_two_pages_exchange_messages(server: Server) -> None:
     async def scenario() -> None:
         async with page(server) as alice, page(server) as bob:
             await alice.subscribe(where="talk")
@@ -135,7 +135,7 @@ def test_two_pages_talk(server: Server) -> None:
     run(scenario)
 
 
-def test_nothing_is_missing_or_twice_when_the_gateway_is_killed(tmp_path: Path) -> None:
+def test_no_message_is_lost_or_repeated_when_the_gateway_is_killed(tmp_path: Path) -> None:
     require_clients()
     contents = list(range(600))
     with Server(tmp_path / "data", "--port", str(reserved_port())) as server:
@@ -184,7 +184,7 @@ def test_a_gateway_that_is_silent_is_left_and_found_again(server: Server) -> Non
     run(scenario)
 
 
-def test_what_is_refused_says_why_and_is_not_tried_for_ever(tmp_path: Path) -> None:
+def test_refusals_have_a_reason_and_are_not_retried(tmp_path: Path) -> None:
     require_clients()
     keys = KeyFile(tmp_path / "data/keys/api-keys.json")
     ada = keys.add("ada", ("subscribe:a", "publish:a"))

@@ -1,4 +1,4 @@
-"""The suite against a gateway that runs already: with its usual limits, and one that wants keys; again and again."""
+"""The suite passes against a running gateway, repeatedly, with its usual limits and with keys."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_deployed_gateway_is_tested_as_often_as_one_likes(tmp_path: Path) -> N
         assert passed(server, "-v") == first
 
 
-def test_one_that_wants_keys(tmp_path: Path) -> None:
+def test_a_deployed_gateway_with_keys_passes_with_three_keys(tmp_path: Path) -> None:
     keys = [added(tmp_path, name) for name in ("mouth", "ear", "witness")]
     grants = {"sprout:anonymous": ["subscribe:*", "publish:*", "direct:*", "history:*"]}
     with Server(tmp_path, env=USUAL | {"TRELLIS_AUTH__GRANTS": json.dumps(grants)}) as server:

@@ -1,4 +1,4 @@
-"""Several gateways, joined by Sprout: in a line, in a triangle, in a ring; everybody hears everything once."""
+"""Gateways joined by Sprout in a line, a triangle or a ring deliver everything to every listener once."""
 
 from __future__ import annotations
 
@@ -210,22 +210,22 @@ async def one_community(servers: list[Server], http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_everybody_hears_everything_once(shape: str, tmp_path: Path) -> None:
+def test_every_listener_receives_every_message_once(shape: str, tmp_path: Path) -> None:
     with mesh(tmp_path, shape) as servers:
         asyncio.run(everybody_hears_everything_once(servers))
 
 
-def test_on_trio_as_well(tmp_path: Path) -> None:
+def test_every_listener_receives_every_message_once_on_trio(tmp_path: Path) -> None:
     with mesh(tmp_path, "triangle", "--loop", "trio") as servers:
         asyncio.run(everybody_hears_everything_once(servers))
 
 
-def test_gateways_that_had_the_channel_before_they_met(tmp_path: Path) -> None:
+def test_every_listener_receives_every_message_once_on_an_older_channel(tmp_path: Path) -> None:
     with mesh(tmp_path, "triangle", met=False) as servers:
         asyncio.run(everybody_hears_everything_once(servers, sprout=False))
 
 
-def test_who_is_there_is_seen_on_all_of_them(tmp_path: Path) -> None:
+def test_presence_is_visible_at_all_gateways(tmp_path: Path) -> None:
     """A peer of one gateway is an Arbor identity of the others, once, for as long as it listens."""
 
     async def scenario(servers: list[Server]) -> None:

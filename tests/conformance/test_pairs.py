@@ -1,4 +1,4 @@
-"""Every protocol to every protocol: what the mapping promises for each ordered pair, kind by kind.
+"""Each ordered pair of protocols keeps the promises of the mapping, kind by kind.
 
 A kind is a function; what differs between protocols stands in their Speakers. Against a deployed gateway:
 `pytest tests/conformance --gateway URL`.

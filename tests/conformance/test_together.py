@@ -1,4 +1,4 @@
-"""What is true of all who meet in one gateway: one order, one history, exact texts, and nobody harms the others."""
+"""All peers of one gateway share one order, one history and exact texts, and disturb no others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def program(gateway: Address) -> RestSpeaker:
 
 
 @pytest.mark.parametrize("speaker", SPEAKERS)
-async def test_all_listeners_hear_the_same_order(gateway: Address, channel: str, speaker: str) -> None:
+async def test_all_listeners_receive_the_same_order(gateway: Address, channel: str, speaker: str) -> None:
     async with AsyncExitStack() as stack:
         mouth = await stack.enter_async_context(someone(gateway, speaker))
         ears = [await stack.enter_async_context(someone(gateway, protocol, 1)) for protocol in SPEAKERS]
@@ -46,7 +46,7 @@ async def test_all_listeners_hear_the_same_order(gateway: Address, channel: str,
 
 
 @pytest.mark.parametrize("speaker", SPEAKERS)
-async def test_history_holds_what_was_said_with_its_sender(gateway: Address, channel: str, speaker: str) -> None:
+async def test_history_has_each_message_with_its_sender(gateway: Address, channel: str, speaker: str) -> None:
     async with someone(gateway, speaker) as mouth, program(gateway) as ear:
         await ear.subscribe(channel)
         await mouth.publish(channel, {"n": 1})
@@ -68,7 +68,7 @@ async def test_exact_numbers_and_odd_spacing_pass_through(gateway: Address, chan
 
 
 @pytest.mark.parametrize("bad", SPEAKERS)
-async def test_one_bad_peer_disturbs_nobody(gateway: Address, channel: str, bad: str) -> None:
+async def test_malformed_input_of_one_peer_disturbs_no_other(gateway: Address, channel: str, bad: str) -> None:
     async with AsyncExitStack() as stack:
         peer, mouth = [await stack.enter_async_context(each) for each in (someone(gateway, bad), program(gateway))]
         ears = [await stack.enter_async_context(someone(gateway, protocol, 1)) for protocol in SPEAKERS]
@@ -79,7 +79,7 @@ async def test_one_bad_peer_disturbs_nobody(gateway: Address, channel: str, bad:
             assert sorted([(await ear.next()).content["n"] for _ in range(5)]) == [0, 1, 2, 3, 4], ear.protocol
 
 
-async def test_a_channel_is_one_thing_with_four_names(gateway: Address, channel: str) -> None:
+async def test_a_channel_has_a_name_on_each_protocol(gateway: Address, channel: str) -> None:
     async with someone(gateway, "sprout") as mouth, program(gateway) as reader:
         await mouth.publish(channel, {"n": 1})
         found = await reader.get(channel, "")

@@ -1,4 +1,4 @@
-"""The log is bounded although everybody makes facts: channels, peers, nodes and streams that come and go."""
+"""The log stays bounded while channels, peers, nodes and streams come and go."""
 
 from __future__ import annotations
 

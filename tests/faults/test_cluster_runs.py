@@ -41,7 +41,7 @@ def test_every_promise_holds_for_long(tmp_path: Path, fork_server: ForkServer, s
     check(seed, fork_server, tmp_path, quick=False)
 
 
-def test_a_seed_says_what_happens() -> None:
+def test_a_seed_determines_the_plan() -> None:
     assert [plan(seed) for seed in range(50)] == [plan(seed) for seed in range(50)]
     assert plan(7).chance("clients").random() == plan(7).chance("clients").random()
     assert {kind for seed in range(20) for kind in plan(seed).faults} == set(FAULTS)
@@ -95,5 +95,5 @@ async def _through_a_proxy() -> None:
     server.close()
 
 
-def test_a_way_hangs_and_is_cut() -> None:
+def test_a_proxy_stalls_and_cuts_connections() -> None:
     asyncio.run(_through_a_proxy())

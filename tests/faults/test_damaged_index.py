@@ -1,4 +1,4 @@
-"""The index can be thrown away: whatever is wrong with it, it is made again from the log."""
+"""A damaged or missing index is rebuilt from the log."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def index(core: Core) -> Path:
     return core.data / "index.sqlite"
 
 
-def test_a_missing_index(core: Core, make_core: MakeCore) -> None:
+def test_a_missing_index_is_rebuilt(core: Core, make_core: MakeCore) -> None:
     index(core).unlink()
     check(make_core())
 
 
-def test_a_missing_index_beside_an_old_journal(core: Core, make_core: MakeCore) -> None:
+def test_a_missing_index_beside_an_old_journal_is_rebuilt(core: Core, make_core: MakeCore) -> None:
     index(core).unlink()
     for suffix in ("-wal", "-shm"):
         index(core).with_name(index(core).name + suffix).write_bytes(b"old" * 1000)
     check(make_core())
 
 
-def test_a_file_that_was_not_finished_is_built_anew(core: Core, make_core: MakeCore) -> None:
+def test_an_unfinished_index_file_is_rebuilt(core: Core, make_core: MakeCore) -> None:
     unfinished = index(core).with_name("index.sqlite.new")
     index(core).rename(unfinished)
     check(make_core())
@@ -88,7 +88,7 @@ def schema(path: Path) -> set[tuple[str, str]]:
         return set(connection.execute("SELECT name, sql FROM sqlite_schema"))
 
 
-def test_a_build_that_fails_is_begun_anew(core: Core, make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_is_started_again(core: Core, make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
     core = make_core()
     tables = core.index._tables
     finish, left = tables.finish_build, [2]
@@ -107,7 +107,7 @@ def test_a_build_that_fails_is_begun_anew(core: Core, make_core: MakeCore, monke
     check(core)
 
 
-def test_a_build_ends_when_the_gateway_stops(core: Core, make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_interrupts_a_build(core: Core, make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables_module, "STEPS", 1)
     tables = tables_module.Tables(index(core), "")
     tables.begin_build(lambda: True)()
@@ -119,37 +119,37 @@ def test_a_build_ends_when_the_gateway_stops(core: Core, make_core: MakeCore, mo
 
 
 @pytest.mark.parametrize("contents", [b"", b"SQLite format 3\0", b"nothing of the kind" * 1000, b"\0" * 8192])
-def test_a_file_that_is_no_index(core: Core, make_core: MakeCore, contents: bytes) -> None:
+def test_an_invalid_index_file_is_rebuilt(core: Core, make_core: MakeCore, contents: bytes) -> None:
     index(core).write_bytes(contents)
     check(make_core())
 
 
 @pytest.mark.parametrize("kept", [100, 4096, 10_000, -1000])
-def test_a_file_that_was_cut(core: Core, make_core: MakeCore, kept: int) -> None:
+def test_a_truncated_index_is_rebuilt(core: Core, make_core: MakeCore, kept: int) -> None:
     index(core).write_bytes(index(core).read_bytes()[:kept])
     check(make_core())
 
 
-def test_an_index_of_another_make(core: Core, make_core: MakeCore) -> None:
+def test_an_index_with_another_schema_is_rebuilt(core: Core, make_core: MakeCore) -> None:
     with closing(sqlite3.connect(index(core))) as connection, connection:
         connection.execute("UPDATE meta SET value = 'CREATE TABLE old (x)' WHERE key = 'schema'")
     check(make_core())
 
 
-def test_a_database_of_somebody_else(core: Core, make_core: MakeCore) -> None:
+def test_a_foreign_database_is_replaced(core: Core, make_core: MakeCore) -> None:
     index(core).unlink()
     with closing(sqlite3.connect(index(core))) as connection, connection:
         connection.execute("CREATE TABLE meta (id INTEGER)")
     check(make_core())
 
 
-def test_an_index_that_was_not_finished(core: Core, make_core: MakeCore) -> None:
+def test_an_index_without_a_schema_mark_is_rebuilt(core: Core, make_core: MakeCore) -> None:
     with closing(sqlite3.connect(index(core))) as connection, connection:
         connection.execute("DELETE FROM meta WHERE key = 'schema'")
     check(make_core())
 
 
-def test_an_index_behind_the_log(core: Core, make_core: MakeCore) -> None:
+def test_an_index_behind_the_log_catches_up(core: Core, make_core: MakeCore) -> None:
     with closing(sqlite3.connect(index(core))) as connection, connection:
         for table in ("records", "ids", "aliases"):
             connection.execute(f"DELETE FROM {table} WHERE seq > 100")
@@ -159,7 +159,7 @@ def test_an_index_behind_the_log(core: Core, make_core: MakeCore) -> None:
     check(after)
 
 
-def test_an_index_ahead_of_the_log(core: Core, make_core: MakeCore) -> None:
+def test_an_index_ahead_of_the_log_is_rebuilt(core: Core, make_core: MakeCore) -> None:
     (path,) = (core.data / "log").iterdir()
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:50]))
@@ -172,7 +172,7 @@ def test_an_index_ahead_of_the_log(core: Core, make_core: MakeCore) -> None:
     assert [m.seq for m in after.index.history("lobby")] == [*range(4, 51), said.seq]
 
 
-def test_an_index_of_a_log_that_is_gone(core: Core, make_core: MakeCore) -> None:
+def test_an_index_of_a_missing_log_is_emptied(core: Core, make_core: MakeCore) -> None:
     for path in (core.data / "log").iterdir():
         path.unlink()
     after = make_core()
@@ -181,7 +181,7 @@ def test_an_index_of_a_log_that_is_gone(core: Core, make_core: MakeCore) -> None
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_wrong_offsets_serve_nothing_wrong(core: Core, make_core: MakeCore, seed: int) -> None:
+def test_wrong_offsets_return_no_wrong_messages(core: Core, make_core: MakeCore, seed: int) -> None:
     chance = random.Random(seed)
     with closing(sqlite3.connect(index(core))) as connection, connection:
         for seq in range(1, COUNT + 3):
@@ -189,7 +189,7 @@ def test_wrong_offsets_serve_nothing_wrong(core: Core, make_core: MakeCore, seed
     check(make_core())
 
 
-def test_a_wrong_channel_shows_nothing_to_those_who_may_not_see_it(core: Core, make_core: MakeCore) -> None:
+def test_a_wrong_channel_in_the_index_reveals_no_messages(core: Core, make_core: MakeCore) -> None:
     with closing(sqlite3.connect(index(core))) as connection, connection:
         connection.execute("UPDATE records SET channel = 'open to all' WHERE seq > 10")
     assert make_core().index.history("open to all") == []
@@ -219,7 +219,7 @@ def damage(path: Path, chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_whatever_is_wrong_with_the_index_the_gateway_starts(core: Core, make_core: MakeCore, seed: int) -> None:
+def test_the_gateway_starts_with_any_damaged_index(core: Core, make_core: MakeCore, seed: int) -> None:
     chance = random.Random(seed)
     if chance.random() < 0.3:  # the numbers and names, which are less than everything else
         data = bytearray(index(core).read_bytes())
@@ -255,7 +255,7 @@ def scribble(core: Core, start: int) -> None:
         connection.execute("PRAGMA shrink_memory")
 
 
-def test_an_index_that_is_damaged_while_it_is_used_is_made_anew(core: Core, make_core: MakeCore) -> None:
+def test_an_index_damaged_in_use_is_rebuilt(core: Core, make_core: MakeCore) -> None:
     core = make_core()
     scribble(core, 0)
     core.say(b'"before"', "elsewhere")
@@ -268,7 +268,7 @@ def test_an_index_that_is_damaged_while_it_is_used_is_made_anew(core: Core, make
     assert (core.applied, len(core.index.history("lobby", after=COUNT))) == (0, 4)
 
 
-def test_a_read_that_finds_damage_has_the_index_made_anew(core: Core, make_core: MakeCore) -> None:
+def test_a_read_that_finds_damage_triggers_a_rebuild(core: Core, make_core: MakeCore) -> None:
     core = make_core()
     core.settle()
     scribble(core, 4096)
@@ -280,7 +280,7 @@ def test_a_read_that_finds_damage_has_the_index_made_anew(core: Core, make_core:
     check(core)
 
 
-def test_an_index_that_cannot_be_written_is_a_trouble_until_it_can(
+def test_an_unwritable_index_is_reported_until_it_recovers(
     core: Core, make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = make_core()

@@ -1,4 +1,4 @@
-"""A log that was cut or changed behind our back: what is good is served, the rest is reported and never is."""
+"""A log damaged from outside serves its valid records, and reports the others without serving them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_tail_torn_at_any_byte_of_the_last_record(make_core: MakeCore, tmp_pat
         assert [fault.offset for fault in segments.faults] == [sum(map(len, whole))] * (size > 0)
 
 
-def test_after_a_torn_tail_the_log_goes_on(make_core: MakeCore) -> None:
+def test_the_log_continues_after_a_torn_tail(make_core: MakeCore) -> None:
     core = make_core()
     lines = fill(core)
     path = as_open(only_file(core))
@@ -101,7 +101,7 @@ def test_a_flipped_bit_anywhere(make_core: MakeCore, seed: int, state: str, inde
         assert said.seq > len(lines) - (data.count(b"\n") < len(lines))  # no number comes twice
 
 
-def test_damage_is_told_once(make_core: MakeCore) -> None:
+def test_damage_is_reported_once(make_core: MakeCore) -> None:
     core = make_core()
     fill(core)
     path = only_file(core)
@@ -115,7 +115,7 @@ def test_damage_is_told_once(make_core: MakeCore) -> None:
     assert told == ["the checksum does not agree"]
 
 
-def test_a_damaged_end_keeps_its_numbers(make_core: MakeCore) -> None:
+def test_sequences_of_a_damaged_end_are_not_reused(make_core: MakeCore) -> None:
     core = make_core()
     lines = fill(core)
     path = only_file(core)
@@ -184,7 +184,7 @@ def test_the_clock_jumps_back_between_two_runs(make_core: MakeCore) -> None:
     assert times == sorted(times)
 
 
-def test_a_fact_is_lost_no_more_easily_than_a_message(make_core: MakeCore) -> None:
+def test_a_fact_survives_a_torn_tail(make_core: MakeCore) -> None:
     core = make_core()
     fact = core.log.fact("entity", {"protocol": "toy", "native": "n", "wire": "w"})
     core.sync()

@@ -1,4 +1,4 @@
-"""A disk that refuses for a while: nothing accepted is lost, nothing is written twice, and it goes on afterwards."""
+"""A disk that fails for a while loses no accepted record, writes none twice, and recovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness itself: a seed decides what happens, the fault layer does it, and the checks find what they look for."""
+"""The harness derives its faults from a seed, injects them, and detects the violations that it checks for."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def writer(tmp_path: Path) -> Any:
     writer.end()
 
 
-def test_a_seed_says_what_happens() -> None:
+def test_a_seed_determines_the_plan() -> None:
     assert [plan(seed) for seed in range(50)] == [plan(seed) for seed in range(50)]
     assert plan(7).chance("talk 0").random() == plan(7).chance("talk 0").random()
 
 
-def test_the_runs_of_the_suite_have_everything_in_them() -> None:
+def test_the_runs_of_the_suite_cover_every_fault() -> None:
     happens = {name for seed in SEEDS for name in plan(seed).fault_names}
     wanted = {*FAULTS, *CONDITIONS, *ENDS, *DAMAGE, "kill while retiring"} - {"calm", "nothing", "stop"}
     assert happens == wanted
@@ -102,7 +102,7 @@ def test_the_runs_of_the_suite_have_everything_in_them() -> None:
 @pytest.mark.parametrize(
     ("call", "does"), [(Call.WRITE, "write"), (Call.SYNC, "sync"), (Call.TRUNCATE, "cut"), (Call.OPEN, "open")]
 )
-def test_a_call_fails_as_often_as_it_should(writer: FaultyWriter, call: Call, does: str) -> None:
+def test_a_call_fails_the_requested_number_of_times(writer: FaultyWriter, call: Call, does: str) -> None:
     writer.control.fail(Kind.LOG, call, errno.EIO, times=2)
     assert [writer.do(does) == str(errno.EIO) for _ in range(4)] == [True, True, False, False]
     assert writer.control.failures(Kind.LOG) == writer.control.failures(Kind.LOG, call) == 2
@@ -110,7 +110,7 @@ def test_a_call_fails_as_often_as_it_should(writer: FaultyWriter, call: Call, do
     assert writer.do(does) != str(errno.EIO), "it is no file of the index"
 
 
-def test_a_write_does_half(writer: FaultyWriter) -> None:
+def test_a_write_stops_half_way(writer: FaultyWriter) -> None:
     writer.control.fail(Kind.LOG, Call.WRITE, 0, halves=True)
     assert writer.do("write") == "5"
     writer.control.fail(Kind.LOG, Call.WRITE, errno.ENOSPC, halves=True)
@@ -119,7 +119,7 @@ def test_a_write_does_half(writer: FaultyWriter) -> None:
     assert writer.do("write") == "10"
 
 
-def test_the_clock_is_put_elsewhere(writer: FaultyWriter) -> None:
+def test_the_harness_shifts_the_clock(writer: FaultyWriter) -> None:
     before = float(writer.do("time"))
     writer.control.clock(86_400)
     assert 86_000 < float(writer.do("time")) - before < 90_000
@@ -131,7 +131,7 @@ def test_a_gateway_that_ended_is_sent_no_signal(tmp_path: Path) -> None:
     GatewayProcess(ended.pid, "", "", tmp_path / "log", Control(tmp_path / "control")).kill()
 
 
-def test_a_power_cut_takes_what_was_not_synced(writer: FaultyWriter) -> None:
+def test_a_power_cut_removes_unsynced_data(writer: FaultyWriter) -> None:
     writer.do("name")
     for what in ("write", "sync", "write"):
         writer.do(what)
@@ -148,7 +148,7 @@ def test_a_power_cut_takes_what_was_not_synced(writer: FaultyWriter) -> None:
     assert max(kept) > 16
 
 
-def test_a_power_cut_tells_of_the_holes_that_it_leaves(tmp_path: Path) -> None:
+def test_a_power_cut_reports_the_holes_that_it_leaves(tmp_path: Path) -> None:
     """A record that is torn in the middle of what was never synced, with a whole one behind it."""
     log = tmp_path / "log"
     log.mkdir()
@@ -167,7 +167,7 @@ def test_a_power_cut_tells_of_the_holes_that_it_leaves(tmp_path: Path) -> None:
     assert {2, 3} <= holes
 
 
-def test_what_a_failed_sync_left_in_doubt_is_lost(writer: FaultyWriter) -> None:
+def test_data_of_a_failed_sync_stays_unsynced(writer: FaultyWriter) -> None:
     writer.do("name")
     for what in ("write", "sync", "write"):
         writer.do(what)
@@ -177,7 +177,7 @@ def test_what_a_failed_sync_left_in_doubt_is_lost(writer: FaultyWriter) -> None:
     assert file.synced == 10, "the kernel tells of a lost write once"
 
 
-def test_a_name_that_was_not_synced_may_go(writer: FaultyWriter) -> None:
+def test_an_unsynced_file_name_is_tracked(writer: FaultyWriter) -> None:
     writer.do("write")
     writer.do("sync")
     (file,) = writer.control.files().values()
@@ -186,7 +186,7 @@ def test_a_name_that_was_not_synced_may_go(writer: FaultyWriter) -> None:
     assert not file.unnamed
 
 
-def test_what_is_removed_is_kept_beside_and_comes_back(writer: FaultyWriter) -> None:
+def test_removed_files_are_kept_and_may_return_after_a_power_cut(writer: FaultyWriter) -> None:
     gone = writer.log.parent.with_name("data.gone")
     gone.mkdir()
     writer.do("write")
@@ -207,7 +207,7 @@ def test_what_is_removed_is_kept_beside_and_comes_back(writer: FaultyWriter) -> 
         assert not writer.path.exists(), "its directory was synced since"
 
 
-def test_a_gateway_kills_itself_at_the_step_that_it_is_told(writer: FaultyWriter) -> None:
+def test_a_gateway_kills_itself_at_the_requested_step(writer: FaultyWriter) -> None:
     writer.log.parent.with_name("data.gone").mkdir()
     writer.do("write")
     writer.control.kill_after(3)
@@ -218,7 +218,7 @@ def test_a_gateway_kills_itself_at_the_step_that_it_is_told(writer: FaultyWriter
     assert not writer.control.kill_pending
 
 
-def test_a_third_of_the_runs_retires_and_compacts() -> None:
+def test_a_third_of_the_runs_retire_and_compact() -> None:
     plans = [plan(seed) for seed in range(300)]
     assert sum(each.keep_bytes is not None for each in plans) == 100
     assert all(each.keep_bytes is not None for each in plans if any(life.kill_step for life in each.lives))
@@ -231,7 +231,7 @@ def line(seq: int) -> bytes:
 
 @pytest.mark.parametrize("kind", ["flip in sealed", "flip in open", "cut sealed", "cut open", "zeros"])
 @pytest.mark.parametrize("seed", range(5))
-def test_damage_is_known_to_who_does_it(tmp_path: Path, kind: str, seed: int) -> None:
+def test_damage_returns_the_records_that_it_destroys(tmp_path: Path, kind: str, seed: int) -> None:
     log = tmp_path / "log"
     log.mkdir()
     (log / f"{1:020d}.jsonl").write_bytes(b"".join(map(line, range(1, 6))))
@@ -244,7 +244,7 @@ def test_damage_is_known_to_who_does_it(tmp_path: Path, kind: str, seed: int) ->
     assert (min(done.seqs) > 5) == ("open" in kind) or kind == "zeros"
 
 
-def test_a_segment_counts_up_to_where_the_next_begins(tmp_path: Path) -> None:
+def test_a_segment_ends_where_the_next_begins(tmp_path: Path) -> None:
     (tmp_path / f"{1:020d}.jsonl").write_bytes(b"".join(map(line, range(1, 6))))
     (tmp_path / f".open-{4:020d}.jsonl").write_bytes(b"".join(map(line, range(4, 7))))
     assert [record.seq for record in records(tmp_path)] == [1, 2, 3, 4, 5, 6]
@@ -267,7 +267,7 @@ def ledger(*tokens: str) -> Ledger:
 GOOD = [told(1, "a"), told(2, "b"), told(3, "c")]
 
 
-def test_a_history_that_is_whole() -> None:
+def test_a_complete_history_has_no_violation() -> None:
     held = ledger("a", "b", "c")
     text = b"".join(b'{"content":{"content": "%b"}}' % token.encode() for token in ("a", "b", "c"))
     check_history(held, "lobby", GOOD, text)
@@ -286,26 +286,26 @@ def test_a_history_that_is_whole() -> None:
         ([GOOD[1], GOOD[0], GOOD[2]], "not in the order of its sequences"),
     ],
 )
-def test_a_history_that_is_not(found: list[HistoryMessage], what: str) -> None:
+def test_an_incomplete_history_is_a_violation(found: list[HistoryMessage], what: str) -> None:
     held = ledger("a", "b", "c")
     check_history(held, "lobby", found)
     assert any(what in wrong for wrong in held.violations), held.violations
 
 
-def test_a_text_that_is_not_what_was_written() -> None:
+def test_altered_text_in_history_is_a_violation() -> None:
     held = ledger("a")
     check_history(held, "lobby", GOOD[:1], b'{"content":{"content":"a"}}')
     assert held.violations == ["the history has a, but not as it was written"]
 
 
-def test_what_was_damaged_may_be_gone() -> None:
+def test_damaged_records_may_be_missing() -> None:
     held = ledger("a", "b", "c")
     held.mark_damaged({"c"}, 2)
     check_history(held, "lobby", GOOD[:2])
     assert held.violations == []
 
 
-def test_an_event_that_was_shown_is_on_disk() -> None:
+def test_an_event_that_is_missing_on_disk_is_a_violation() -> None:
     held = ledger("a", "b")
     held.add("d", SentMessage("c", "lobby", "relay", {"content": "c"}))
     held.record_event("listener", "lobby", 3, {"content": "c"})
@@ -315,7 +315,7 @@ def test_an_event_that_was_shown_is_on_disk() -> None:
     assert "was shown 3 after 3" in held.violations[-1]
 
 
-def test_the_second_answer_is_the_first() -> None:
+def test_a_different_second_answer_is_a_violation() -> None:
     held = ledger("a")
     held.record_accept(held.messages["a"], 1, "id 1")
     assert held.violations == []

@@ -1,4 +1,4 @@
-"""What the harness knows of a log that retires, and how it asks in Arbor for what is left of it."""
+"""The harness knows which records of a retired log must remain, and requests them from Arbor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["fork_server"]
 COMMUNITY = "SHA512_B32__" + "A" * 43
 
 
-def test_what_counts_in_a_log_that_was_retired(tmp_path: Path) -> None:
+def test_records_of_a_retired_log_are_counted_once(tmp_path: Path) -> None:
     for first, name in ((1, "{0}"), (1, "{0}-{1:020d}"), (7, "{0}"), (10, "{0}")):
         (tmp_path / f"{name.format(f'{first:020d}', 9)}.facts.jsonl").write_bytes(line(first))
     (tmp_path / f"{1:020d}-{6:020d}.facts.jsonl").write_bytes(line(2))
@@ -51,7 +51,7 @@ def retired(kept: int) -> Ledger:
     return held
 
 
-def test_what_was_retired_is_gone() -> None:
+def test_a_history_must_lack_exactly_the_retired_messages() -> None:
     check_history(held := retired(3), "lobby", GOOD[2:])
     assert held.violations == []
     check_history(held := retired(3), "lobby", GOOD[1:])
@@ -62,7 +62,7 @@ def test_what_was_retired_is_gone() -> None:
     assert held.violations[1:] == ["1 is kept, and 2 was the first before"]
 
 
-def test_a_key_is_free_again_once_its_message_was_retired() -> None:
+def test_a_key_may_be_reused_once_its_message_is_retired() -> None:
     held = retired(1)
     held.record_accept(held.messages["a"], 4, "id 4")
     held.record_retention(2, 0)
@@ -72,7 +72,7 @@ def test_a_key_is_free_again_once_its_message_was_retired() -> None:
     assert held.violations == ["b was accepted twice: as 2, which is kept, and again"]
 
 
-def test_a_key_that_was_used_again_is_where_it_was_used_last() -> None:
+def test_a_reused_key_is_located_at_its_last_use() -> None:
     held = retired(2)
     held.add("d", held.messages["a"])
     held.locate = lambda: {"a": 7}
@@ -120,21 +120,21 @@ def complaints(held: Ledger, before: nodes.Before, answer: nodes.Offered) -> lis
     return held.violations
 
 
-def test_every_node_that_is_held_is_offered() -> None:
+def test_a_held_node_that_is_not_offered_is_a_violation() -> None:
     held = forest(None, None)
     before = nodes.Before.of(held)
     assert complaints(held, before, offered(held, "0", "1")) == []
     assert complaints(held, before, offered(held, "1")) == ["the node of 0 is not given to who asks for it"]
 
 
-def test_what_is_retired_while_it_is_asked_for_is_judged_neither_way() -> None:
+def test_nodes_retired_during_a_request_may_be_offered_or_not() -> None:
     held = forest(None, None)
     before = nodes.Before.of(held)
     held.record_retention(2, 0)
     assert complaints(held, before, offered(held, "1")) == complaints(held, before, offered(held, "0", "1")) == []
 
 
-def test_nothing_is_offered_that_retention_took_nor_what_stood_below_it() -> None:
+def test_offering_retired_nodes_or_their_descendants_is_a_violation() -> None:
     held = forest(None, "0", None)
     held.record_retention(2, 0)
     before = nodes.Before.of(held)
@@ -145,7 +145,7 @@ def test_nothing_is_offered_that_retention_took_nor_what_stood_below_it() -> Non
     assert [wrong.split(",")[0] for wrong in held.violations[2:]] == ["a leaf of lobby is 0", "a leaf of lobby is 1"]
 
 
-def test_an_ancestry_that_is_refused_or_lacks_something() -> None:
+def test_a_refused_or_incomplete_ancestry_is_a_violation() -> None:
     held = forest(None, "0")
     first, second = held.nodes
     good = offered(held, "0", "1")
@@ -159,7 +159,7 @@ def test_an_ancestry_that_is_refused_or_lacks_something() -> None:
     assert complaints(held, before, good._replace(above={second: RequestRefused("status 4")})) == []
 
 
-def test_status_4_has_to_have_a_reason() -> None:
+def test_status_4_without_a_retired_ancestor_is_a_violation() -> None:
     held = forest(None, "0")
     held.record_orphans([held.messages["1"]])
     held.record_retention(1, 0)
@@ -170,7 +170,7 @@ def test_status_4_has_to_have_a_reason() -> None:
     assert held.violations == []
 
 
-def test_only_what_is_below_something_retired_may_be_overtaken() -> None:
+def test_only_descendants_of_retired_nodes_may_be_reordered() -> None:
     held = forest(None, "0", None)
     assert not held.may_be_reordered("1")
     held.record_retention(2, 0)
@@ -178,7 +178,7 @@ def test_only_what_is_below_something_retired_may_be_overtaken() -> None:
     assert not held.may_be_reordered("2")
 
 
-def test_what_is_accepted_and_nowhere_is_lost() -> None:
+def test_an_unlocated_message_counts_as_held_until_it_would_be_late() -> None:
     held = forest(None)
     held.locate = dict
     (sent,) = held.messages.values()
@@ -193,7 +193,7 @@ def message(seq: int, token: str) -> bytes:
     return encode(Message("lobby", Peer(1, "rest"), "rest", content, seq=seq, id=f"id {seq}", time=1000 + seq))
 
 
-def test_a_message_is_found_wherever_it_stands(tmp_path: Path) -> None:
+def test_the_audit_finds_messages_in_every_file(tmp_path: Path) -> None:
     data = tmp_path / "data"
     audit = RetentionAudit(data)
     (data / "log").mkdir(parents=True)
@@ -207,7 +207,7 @@ def test_a_message_is_found_wherever_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damage_to_a_file_that_nobody_reads_is_not_owed(tmp_path: Path, seed: int) -> None:
+def test_damage_to_an_unread_file_is_marked_as_unread(tmp_path: Path, seed: int) -> None:
     log = tmp_path / "log"
     log.mkdir()
     (log / f".open-{3:020d}.jsonl").write_bytes(line(3))
@@ -237,7 +237,7 @@ def running(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -
     asyncio.run(fork_server.ended())
 
 
-def test_a_question_that_is_answered_with_a_status_is_answered(running: GatewayProcess) -> None:
+def test_a_request_that_is_answered_with_a_status_raises_request_refused(running: GatewayProcess) -> None:
     async def ask() -> list[ArborNode]:
         async with Sprout(running.sprout) as sprout:
             return await sprout.response(f"ancestry {{}} {COMMUNITY} 9")
@@ -263,7 +263,7 @@ def test_an_author_brings_an_identity_that_the_gateway_lacks(running: GatewayPro
     assert asyncio.run(publish()) == 0
 
 
-def test_a_run_that_ends_in_the_middle_of_a_fault_leaves_nothing_open(running: GatewayProcess) -> None:
+def test_a_run_that_ends_during_a_fault_leaves_nothing_open(running: GatewayProcess) -> None:
     async def end() -> None:
         injector = FaultInjector(running, Ledger(), random.Random(1), "t")
         injecting = asyncio.create_task(injector.inject(GatewayFault("pause", 5.0)))

@@ -1,4 +1,4 @@
-"""A log that somebody changed, with good checksums: the gateway starts, leaves out what makes no sense, and says so."""
+"""A gateway starts with a forged log that has valid checksums, skips impossible records and reports them."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def outside(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_good_is_taken_whole(tmp_path: Path) -> None:
+def test_a_valid_log_is_imported_completely(tmp_path: Path) -> None:
     lines = numbered(examples())
     report = import_log(lines, tmp_path / "new", NOW, operate._check(ADAPTERS))
     assert (report.faults, report.records) == ([], len(lines))
@@ -207,7 +207,7 @@ def test_what_is_good_is_taken_whole(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_is_in_a_log_the_gateway_starts(tmp_path: Path, seed: int) -> None:
+def test_the_gateway_starts_with_any_log(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     good = numbered(examples())
     lines = list(good)
@@ -236,7 +236,7 @@ def test_whatever_is_in_a_log_the_gateway_starts(tmp_path: Path, seed: int) -> N
     assert archive_report.records
 
 
-def test_an_id_that_leads_elsewhere_is_refused_and_never_written(tmp_path: Path) -> None:
+def test_an_id_with_a_path_is_refused_and_never_written(tmp_path: Path) -> None:
     """An entity whose `native` is a path came in, and `export --grove` wrote it there."""
     lines = numbered(examples())
     record = json.loads(lines[4])
@@ -277,7 +277,7 @@ def test_an_id_that_leads_elsewhere_is_refused_and_never_written(tmp_path: Path)
         ({"sender": 5}, "its sender is not valid"),
     ],
 )
-def test_what_nobody_can_have_said_is_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+def test_impossible_records_are_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
     lines = numbered(examples())
     record = json.loads(lines[8]) | {"seq": len(lines) + 1} | change
     report = import_log([*lines, sealed(record)], tmp_path / "new", NOW, operate._check(ADAPTERS))
@@ -285,7 +285,7 @@ def test_what_nobody_can_have_said_is_refused(tmp_path: Path, change: dict[str, 
     assert Segments(tmp_path / "new" / "log").next_seq == len(lines) + 1
 
 
-def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+def test_skipped_records_are_reported(tmp_path: Path) -> None:
     lines = numbered(examples())
     bad = [sealed(json.loads(lines[3]) | {"seq": len(lines) + 1, "addresses": 7})]
     write(tmp_path / "data", lines + bad)

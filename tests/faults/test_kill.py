@@ -1,4 +1,4 @@
-"""kill -9 at any moment: what a process was told to be on disk is there after it, once and in order.
+"""Records acknowledged as on disk survive kill -9 at any moment, once and in order.
 
 `TRELLIS_SOAK` says how many runs; each has its seed in its name.
 """
@@ -83,7 +83,7 @@ def killed(data: Path, seed: int, number: int, lines: int) -> list[tuple[int, in
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_what_was_accepted_survives(tmp_path: Path, core_class: type[Core], seed: int) -> None:
+def test_accepted_messages_survive_a_kill(tmp_path: Path, core_class: type[Core], seed: int) -> None:
     chance = random.Random(seed)
     data = tmp_path / "data"
     accepted: list[tuple[int, int]] = []
@@ -120,7 +120,7 @@ def check(core: Core, accepted: list[tuple[int, int]]) -> None:
     assert [message.seq for message in listed] == [seq for seq, _ in found]
 
 
-def test_the_writer_says_what_it_should(tmp_path: Path, make_core: Callable[..., Core]) -> None:
+def test_the_check_fails_if_an_accepted_record_is_missing(tmp_path: Path, make_core: Callable[..., Core]) -> None:
     """The check notices what it is for: one accepted line too many is a failure."""
     accepted = killed(tmp_path / "data", 0, 0, 10)
     core = make_core(salt=7)

@@ -1,4 +1,4 @@
-"""kill -9 under mixed load: what REST answered 201 and Sprout answered status 0 is served after the restart.
+"""Messages that REST answered with 201 and Sprout with status 0 survive kill -9 under mixed load.
 
 `TRELLIS_SOAK` says how many runs; each has its seed in its name.
 """
@@ -32,7 +32,7 @@ Accepted = tuple[dict[str, str], set[str]]  # by REST: canonical id to content; 
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_what_both_protocols_accepted_survives(tmp_path: Path, seed: int) -> None:
+def test_messages_accepted_by_rest_and_sprout_survive_a_kill(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     posted: dict[str, str] = {}
     announced: set[str] = set()
@@ -53,7 +53,7 @@ def test_what_both_protocols_accepted_survives(tmp_path: Path, seed: int) -> Non
 
 
 @pytest.mark.parametrize("brought", [False, True])
-def test_status_0_is_true_of_what_waited_for_another_connection(tmp_path: Path, brought: bool) -> None:
+def test_a_reply_that_waited_for_its_parent_survives_a_kill_after_status_0(tmp_path: Path, brought: bool) -> None:
     """A reply waits for its parent; one connection brings that, and the gateway is killed at once."""
     author = Forge()
     community = author.community("lobby")

@@ -1,4 +1,4 @@
-"""A stop waits for nobody: not for half a request, not for a client that does not read its answer."""
+"""A stop waits neither for unfinished requests nor for clients that do not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kept inputs of the fuzzer, played again without it."""
+"""The kept inputs of the fuzzer are replayed without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong is answered in the protocol's own words, and nobody else notices; what only looks wrong is taken.
+"""Bad input gets the error of its protocol and disturbs no other peer; unusual but valid input is accepted.
 
 One table for all protocols: what is sent on one connection to a gateway in its own process, and what comes back.
 """
@@ -134,7 +134,7 @@ def next_number(server: Server) -> int:
 
 
 @pytest.mark.usefixtures("nobody_notices")
-def test_who_is_there_but_cannot_be_shown_it_is_not_said_to_be_away(server: Server) -> None:
+def test_a_direct_message_too_long_for_its_receiver_gets_that_reason(server: Server) -> None:
     async def scenario() -> httpx.Response:
         async with RelayClient(server.http) as ear, ear.rest as client:
             await ear.subscribe("narrow")
@@ -148,7 +148,7 @@ def test_who_is_there_but_cannot_be_shown_it_is_not_said_to_be_away(server: Serv
 
 
 @pytest.mark.parametrize("name", RELAY)
-def test_topic_relay(server: Server, name: str) -> None:
+def test_bad_input_on_the_topic_relay_gets_its_answer(server: Server, name: str) -> None:
     case, own = RELAY[name], next_number(server)
     silent = case.answer is SILENCE
     answer = asyncio.run(ask(f"ws://{server.http}/relay", [packet(2, "t")], case.sent, own, silent=silent))
@@ -157,7 +157,7 @@ def test_topic_relay(server: Server, name: str) -> None:
 
 @pytest.mark.usefixtures("nobody_notices")
 @pytest.mark.parametrize("name", STREAMR)
-def test_streamr(server: Server, name: str) -> None:
+def test_bad_input_on_streamr_gets_its_answer(server: Server, name: str) -> None:
     case, own = STREAMR[name], next_number(server)
     url = f"ws://{server.http}/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
     before, silent = [[2, 9, "s", f"t/@{own}", 0, None]], case.answer is SILENCE
@@ -166,7 +166,7 @@ def test_streamr(server: Server, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REST)
-def test_rest(server: Server, name: str) -> None:
+def test_bad_input_on_rest_gets_its_status(server: Server, name: str) -> None:
     (method, path, body), status = REST[name]
 
     async def scenario() -> httpx.Response:
@@ -201,7 +201,9 @@ COMMUNITIES = [
 @pytest.mark.parametrize(
     ("name", "status", "called"), [row[1:] for row in COMMUNITIES], ids=[r[0] for r in COMMUNITIES]
 )
-def test_communities(server: Server, name: bytes, status: int, called: str | None) -> None:
+def test_community_names_get_their_status_and_channel(
+    server: Server, name: bytes, status: int, called: str | None
+) -> None:
     httpx.put(f"http://{server.http}/v1/channels/t").raise_for_status()
     author = RawAuthor()
     node = author.community(name)
@@ -211,7 +213,7 @@ def test_communities(server: Server, name: bytes, status: int, called: str | Non
     assert names_of(server, node) == ([] if called is None else [called])
 
 
-def test_communities_whose_digests_have_underscores_in_all_places(server: Server) -> None:
+def test_communities_with_underscores_in_their_digest_get_a_channel(server: Server) -> None:
     httpx.put(f"http://{server.http}/v1/channels/t").raise_for_status()
     author = RawAuthor()
     nodes = dict[bool, str]()
@@ -239,7 +241,7 @@ def names_of(server: Server, node: str) -> list[str]:
 @pytest.mark.parametrize(
     ("to", "status"), [(str(NOBODY), 4), ("no number", 4), ("", 4), ("SHA512_B32__" + "A" * 43, 4), ("OWN", 0)]
 )
-def test_direct_messages_of_arbor(server: Server, to: str, status: int) -> None:
+def test_direct_messages_of_arbor_get_their_status(server: Server, to: str, status: int) -> None:
     root = httpx.put(f"http://{server.http}/v1/channels/t").json()
     while root.get("community") is None:
         root = httpx.get(f"http://{server.http}/v1/channels/t").json()
@@ -300,7 +302,7 @@ def test_one_connection_listens_only_to_so_many_channels(tmp_path: Path) -> None
         assert "Traceback" not in server.log
 
 
-def test_a_websocket_that_is_refused_is_told_a_problem(server: Server) -> None:
+def test_a_refused_websocket_gets_a_problem_document(server: Server) -> None:
     for path in ("/relay", "/api/v1/ws"):
         with pytest.raises(InvalidStatus) as refused, sync_connect(f"ws://{server.http}{path}?key=none"):
             pass

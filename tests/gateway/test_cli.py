@@ -63,7 +63,7 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_2(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     done = trellis(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
@@ -83,7 +83,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     ],
     ids=" ".join,
 )
-def test_a_mistyped_word_is_answered_with_the_word_that_was_meant(arguments: list[str], meant: str) -> None:
+def test_a_mistyped_word_is_answered_with_a_suggestion(arguments: list[str], meant: str) -> None:
     done = trellis(*arguments)
     assert done.returncode == 2
     assert meant in done.stderr
@@ -99,7 +99,7 @@ def test_the_shell_completes_commands_and_options(words: str, offered: str) -> N
     assert done.stdout.split() == [offered]
 
 
-def test_a_file_that_cannot_be_used_is_no_traceback(tmp_path: Path) -> None:
+def test_an_unusable_file_is_reported_without_a_traceback(tmp_path: Path) -> None:
     (file := tmp_path / "file").touch()
     done = process("key", "list", "--data", str(file))
     assert (done.returncode, done.stdout) == (1, "")
@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_used_is_no_traceback(tmp_path: Path) -> None:
 # A gateway that cannot be talked to
 
 
-def test_without_a_gateway_the_error_says_how_to_get_one() -> None:
+def test_the_error_without_a_gateway_names_trellis_serve() -> None:
     port = reserved_port()
     for arguments in (["publish", "lobby", "hi"], ["tail", "lobby"], ["channels"], ["peers", "7"]):
         done = process(*arguments, "--gateway", f"127.0.0.1:{port}")
@@ -129,14 +129,14 @@ def test_an_address_that_is_nearly_right_is_corrected(server: Server, scheme: st
 
 
 @pytest.mark.parametrize("url", ["http://[", "http://nowhere.invalid", "ftp://127.0.0.1", "http://127.0.0.1:99999", ""])
-def test_no_address_is_a_traceback(url: str) -> None:
+def test_an_invalid_address_is_reported_without_a_traceback(url: str) -> None:
     done = trellis("channels", "--gateway", url)
     assert done.returncode == 1
     assert done.stderr.startswith("trellis: ")
     assert "Traceback" not in done.stderr
 
 
-def test_something_else_than_a_gateway_is_said_to_be() -> None:
+def test_an_answer_of_another_server_is_reported() -> None:
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
         thread = threading.Thread(target=other.handle_request)
         thread.start()
@@ -149,7 +149,7 @@ def test_something_else_than_a_gateway_is_said_to_be() -> None:
 # Serve
 
 
-def test_a_port_that_is_taken_is_said(server: Server, tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_bound_is_reported(server: Server, tmp_path: Path) -> None:
     port = server.http.rpartition(":")[2]
     done = process("serve", "--port", port, "--data", str(tmp_path))
     assert done.returncode == 1
@@ -180,7 +180,7 @@ def test_the_lines_that_serve_prints_work(server: Server, run: Run) -> None:
     assert [line.split(": ")[1].strip() for line in heard] == ["hello from REST", "hello from the topic relay"]
 
 
-def test_json_logs_are_json_alone(tmp_path: Path) -> None:
+def test_json_logs_have_only_json_lines(tmp_path: Path) -> None:
     with Server(tmp_path / "data", "--log-format", "json") as server:
         assert server.stop() == 0
     assert all(json.loads(line) for line in server.log.splitlines())
@@ -189,7 +189,7 @@ def test_json_logs_are_json_alone(tmp_path: Path) -> None:
 # Small things
 
 
-def test_lines_to_try_follow_how_the_program_was_started() -> None:
+def test_suggested_commands_match_how_the_program_was_started() -> None:
     assert prefix(".venv/bin/trellis") == ".venv/bin/"
     assert prefix("trellis") == prefix("/somewhere/gateway/__main__.py") == ""
     assert reachable("0.0.0.0:8080") == "127.0.0.1:8080"

@@ -1,4 +1,4 @@
-"""Connections that have ended are freed at once: the collector of cyclic garbage runs seldom (`gateway.service`)."""
+"""Ended connections are freed at once, because the cyclic garbage collector runs seldom (`gateway.service`)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_connections_that_ended_are_freed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [ALL, "/v1/channels/c/events"])
-def test_answers_that_nobody_wanted_to_the_end_leave_no_pieces(tmp_path: Path, path: str) -> None:
+def test_abandoned_answers_leave_no_garbage(tmp_path: Path, path: str) -> None:
     """anyio keeps a cancelled task in a cycle (`gateway.http.streaming`)."""
     with looked_at(tmp_path) as (server, look):
         with httpx.Client(base_url=f"http://{server.http}") as http:

@@ -56,7 +56,7 @@ def test_a_log_of_another_gateway_is_refused_until_it_is_adopted(
     assert identity.foreign_origin(tmp_path / "second") is None, "it was this one's in the first place"
 
 
-def test_who_began_a_log_is_found_wherever_it_is_said(tmp_path: Path) -> None:
+def test_the_origin_of_a_log_is_found_in_any_record(tmp_path: Path) -> None:
     assert identity.foreign_origin(tmp_path) is None, "there is no log"
     write(tmp_path / "native", ("start", "aa"), ("start", "bb"))
     assert identity.foreign_origin(tmp_path / "native") == "aa"
@@ -77,7 +77,7 @@ def test_who_began_a_log_is_found_wherever_it_is_said(tmp_path: Path) -> None:
     assert identity.foreign_origin(tmp_path / "own") is None
 
 
-def test_a_damaged_first_record_is_not_somebody_elses(tmp_path: Path) -> None:
+def test_a_damaged_first_record_does_not_name_the_origin(tmp_path: Path) -> None:
     write(tmp_path, ("start", "aa"), ("start", "bb"))
     file = tmp_path / "log" / f"{1:020d}.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"aa"', b'"zz"', 1))  # its checksum is wrong now

@@ -1,4 +1,4 @@
-"""SIGHUP: all of it or nothing, on asyncio and trio, and new certificates on every listener that speaks TLS."""
+"""SIGHUP reloads all of the configuration or nothing, on asyncio and trio, and all certificates."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_grants_are_followed_also_on_live_connections(place: ReloadableGateway) 
     ],
     ids=["a wrong right", "no TOML", "a fixed setting", "a wrong limit", "another fixed one"],
 )
-def test_what_is_wrong_in_any_part_changes_nothing(
+def test_a_fault_in_any_part_refuses_the_whole_reload(
     place: ReloadableGateway, change: Callable[[str], str], reason: str
 ) -> None:
     place.config.write_text(change(START.replace('"rest:anonymous"', '"sprout:anonymous"')))
@@ -147,7 +147,7 @@ def test_new_certificates_are_shown_on_every_listener_and_old_connections_stay(p
         assert steady.recv(timeout=SECONDS)
 
 
-def test_a_certificate_that_is_none_is_refused_and_the_old_one_stays(place: ReloadableGateway) -> None:
+def test_an_invalid_certificate_is_refused_and_the_old_one_stays(place: ReloadableGateway) -> None:
     (shown,) = place.names()
     key = (place.folder / "key.pem").read_bytes()
     place.certify("other.example")
@@ -159,7 +159,7 @@ def test_a_certificate_that_is_none_is_refused_and_the_old_one_stays(place: Relo
     assert place.names() == {"good.example"}
 
 
-def test_keys_are_followed_at_once_and_told_by_their_names(place: ReloadableGateway) -> None:
+def test_key_changes_take_effect_without_logging_secrets(place: ReloadableGateway) -> None:
     secret = place.keys.add("bob")
     told = place.hangup("reloaded")
     assert place.get("/v1/stats", secret) == 200
@@ -193,7 +193,7 @@ def test_rates_are_followed(tmp_path: Path) -> None:
         until(lambda: httpx.put(f"http://{server.http}/v1/channels/x").status_code == 429)
 
 
-def test_a_new_level_of_the_log_is_told_at_the_lower_of_both(tmp_path: Path) -> None:
+def test_a_log_level_change_is_logged_at_the_lower_level(tmp_path: Path) -> None:
     config = tmp_path / "trellis.toml"
     config.write_text("")
     with Server(tmp_path / "data", "--config", str(config)) as server:
@@ -203,7 +203,7 @@ def test_a_new_level_of_the_log_is_told_at_the_lower_of_both(tmp_path: Path) -> 
             until(lambda told=told: told in server.log)  # type: ignore[misc]
 
 
-def test_bytes_memory_and_what_is_kept_are_followed(make_still: Callable[..., Any]) -> None:
+def test_byte_rates_memory_and_retention_follow_a_reload(make_still: Callable[..., Any]) -> None:
     still = make_still(limits={"rates": "on"})
     gateway, who = still.gateway, still.caller().who
     still.say(b'"%b"' % (b"x" * 2_000))
@@ -221,5 +221,5 @@ def test_bytes_memory_and_what_is_kept_are_followed(make_still: Callable[..., An
     assert gateway.retention.limits == (2 * 86_400_000, 1 << 30)
 
 
-def test_what_can_be_followed_is_a_setting() -> None:
+def test_every_reloadable_key_is_a_setting() -> None:
     assert set(every_setting()) >= LIVE

@@ -1,4 +1,4 @@
-"""What the service sets before it serves, in a process of its own: it is set for the whole process."""
+"""The service configures its process before it serves."""
 
 from __future__ import annotations
 

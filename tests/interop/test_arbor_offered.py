@@ -1,4 +1,4 @@
-"""What is offered can be checked: genuine relays and gateways that dial in late get all of it, and what comes later."""
+"""Genuine relays and gateways that dial in late get all offered nodes, can verify them, and follow new ones."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_after_retention(program: Path, tmp_path: Path, monkeypatch: pytest.Monk
         assert "Traceback" not in server.log
 
 
-def test_a_relay_that_dialled_in_follows_what_begins_later(program: Path, tmp_path: Path) -> None:
+def test_a_relay_that_dialled_in_follows_new_communities(program: Path, tmp_path: Path) -> None:
     """A community that begins on the relay, and one that begins on the gateway: both are heard on both."""
 
     async def scenario(server: Server) -> None:
@@ -167,7 +167,7 @@ async def converse(http: httpx.AsyncClient, relay: Arbor, client: Arbor, ids: li
             assert answer["content"] == {"content": "an answer", "inReplyTo": asked["id"]}
 
 
-def test_genuine_programs_follow_ten_thousand_communities_whatever_their_ids(program: Path, tmp_path: Path) -> None:
+def test_genuine_programs_follow_ten_thousand_communities_with_any_id(program: Path, tmp_path: Path) -> None:
     """All have one name. A relay is there when they begin; a client comes later, and lists the newest thousand."""
     identity, communities = make_crowd(10_000)
     ids = {line.partition(" ")[0] for line in communities}

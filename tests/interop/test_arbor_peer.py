@@ -36,7 +36,7 @@ def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         assert "Traceback" not in server.log
 
 
-def test_it_hears_what_a_topic_relay_peer_says_and_believes_every_signature(server: Server, program: Path) -> None:
+def test_the_client_receives_and_verifies_messages_of_the_topic_relay(server: Server, program: Path) -> None:
     async def scenario() -> None:
         lobby = await community(server, "lobby")
         async with arbor(program, server.sprout) as client, RelayClient(server.http) as relay:
@@ -76,7 +76,7 @@ async def raw(server: Server, id: str) -> str:
     return line.split()[1].decode()
 
 
-def test_others_hear_what_it_says_and_it_is_told_so(server: Server, program: Path) -> None:
+def test_messages_of_the_client_reach_other_protocols_and_get_a_status(server: Server, program: Path) -> None:
     async def scenario() -> None:
         lounge = await community(server, "lounge")
         async with arbor(program, server.sprout) as client, RelayClient(server.http) as relay:
@@ -97,7 +97,7 @@ def test_others_hear_what_it_says_and_it_is_told_so(server: Server, program: Pat
     run(scenario)
 
 
-def test_its_communities_are_channels(server: Server, program: Path) -> None:
+def test_communities_of_the_client_are_channels(server: Server, program: Path) -> None:
     async def scenario() -> None:
         async with arbor(program, server.sprout) as client, RelayClient(server.http) as relay:
             made = await client.do("community from arbor")
@@ -110,7 +110,7 @@ def test_its_communities_are_channels(server: Server, program: Path) -> None:
     run(scenario)
 
 
-def test_two_of_them_hear_each_other(server: Server, program: Path) -> None:
+def test_two_clients_exchange_messages(server: Server, program: Path) -> None:
     async def scenario() -> None:
         hall = await community(server, "hall")
         async with arbor(program, server.sprout) as one, arbor(program, "-name", "two", server.sprout) as two:
@@ -125,7 +125,7 @@ def test_two_of_them_hear_each_other(server: Server, program: Path) -> None:
     run(scenario)
 
 
-def test_it_sees_and_is_seen(server: Server, program: Path) -> None:
+def test_the_client_and_other_peers_see_each_others_presence(server: Server, program: Path) -> None:
     """Who is there, by the convention of Arbor's own clients: what it writes is read, what it is told it takes."""
 
     async def scenario() -> None:

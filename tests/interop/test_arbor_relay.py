@@ -52,9 +52,7 @@ def grove(tmp_path: Path) -> Path:
     return tmp_path / "grove"
 
 
-def test_a_client_loads_a_thousand_nodes_and_talks_and_again_after_a_restart(
-    program: Path, grove: Path, tmp_path: Path
-) -> None:
+def test_a_client_loads_a_thousand_nodes_before_and_after_a_restart(program: Path, grove: Path, tmp_path: Path) -> None:
     data, expected, said = tmp_path / "data", names(grove), set[str]()
     trellis("import", "--grove", str(grove), "--data", str(data))
 

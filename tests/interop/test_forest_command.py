@@ -1,4 +1,4 @@
-"""The `forest` command of forest-go: its key files and nodes are good here, and ours there."""
+"""The `forest` command of forest-go and the gateway accept each other's key files and nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def trellis(*arguments: str) -> str:
     return result.output
 
 
-def test_a_key_of_ours_signs_there(forest_program: Path, tmp_path: Path) -> None:
+def test_forest_signs_with_a_key_of_ours(forest_program: Path, tmp_path: Path) -> None:
     folder, forest = tmp_path / "grove", Forest(forest_program, tmp_path / "grove")
     folder.mkdir()
     trellis("identity", "new", "ada", "--folder", str(folder))
@@ -56,7 +56,7 @@ def test_a_key_of_ours_signs_there(forest_program: Path, tmp_path: Path) -> None
     )
 
 
-def test_a_key_from_there_is_a_gateways(forest_program: Path, tmp_path: Path) -> None:
+def test_a_key_of_forest_serves_as_gateway_key(forest_program: Path, tmp_path: Path) -> None:
     folder, forest, data = tmp_path / "grove", Forest(forest_program, tmp_path / "grove"), tmp_path / "data"
     folder.mkdir()
     bob = forest.run("create", "identity", "-name", "bob", "-key", "bob.privkey")

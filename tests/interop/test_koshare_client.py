@@ -34,7 +34,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
-def test_two_of_them_hear_each_other_and_send_direct_messages(server: Server) -> None:
+def test_two_clients_exchange_broadcasts_and_direct_messages(server: Server) -> None:
     async def scenario() -> None:
         async with koshare(server) as alice, koshare(server) as bob:
             await alice.subscribe(topic="talk")
@@ -53,7 +53,7 @@ def test_two_of_them_hear_each_other_and_send_direct_messages(server: Server) ->
     run(scenario)
 
 
-def test_it_hears_and_is_heard_by_other_protocols(server: Server) -> None:
+def test_the_client_exchanges_messages_with_other_protocols(server: Server) -> None:
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(koshare(server))
@@ -73,7 +73,7 @@ def test_it_hears_and_is_heard_by_other_protocols(server: Server) -> None:
     run(scenario)
 
 
-def test_its_reconnecting_form_comes_back_by_itself(tmp_path: Path) -> None:
+def test_the_reconnecting_client_resubscribes_after_a_restart(tmp_path: Path) -> None:
     """It waits five seconds, subscribes to all its topics again, and goes on as if nothing had been."""
     require_clients()
     port = str(reserved_port())

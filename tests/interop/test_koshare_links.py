@@ -99,7 +99,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_both_sides_hear_each_other(relay: KoshareServer, start: Start, loop: str) -> None:
+def test_messages_cross_the_link_in_both_directions(relay: KoshareServer, start: Start, loop: str) -> None:
     server = start({"url": relay.url, "channels": ["talk"]}, flags=("--loop", loop))
 
     async def scenario() -> None:
@@ -158,7 +158,7 @@ def test_messages_keep_their_id_and_come_once(relay: KoshareServer, start: Start
         other.kill()
 
 
-def test_ids_that_cannot_be_are_not_believed(relay: KoshareServer, start: Start) -> None:
+def test_impossible_ids_are_ignored(relay: KoshareServer, start: Start) -> None:
     server = start({"url": relay.url, "channels": ["talk"]})
     known = publish(server, "talk", "known")
     to_come = known[:24] + f"{int(known[24:], 16) + 1000:012x}"
@@ -196,7 +196,7 @@ def test_a_relay_that_restarts_is_dialled_again(relay: KoshareServer, start: Sta
     run(scenario)
 
 
-def test_links_need_a_grant_where_there_are_grants(relay: KoshareServer, start: Start) -> None:
+def test_links_need_a_grant_if_grants_are_configured(relay: KoshareServer, start: Start) -> None:
     grants = json.dumps({"rest:anonymous": ["*:*"], "topic_relay:peer": ["publish:talk"]})
     peer = {"url": relay.url, "channels": ["talk", "secret"]}
     server = start(peer, TRELLIS_AUTH__GRANTS=grants)
@@ -214,7 +214,7 @@ def test_links_need_a_grant_where_there_are_grants(relay: KoshareServer, start: 
     assert links(server)[0]["sent"] == 0
 
 
-def test_what_is_no_relay_is_said_to_be_none(start: Start, tmp_path: Path) -> None:
+def test_a_url_without_a_relay_is_reported(start: Start, tmp_path: Path) -> None:
     url = f"ws://{start().http}/nowhere"
     env = {"TRELLIS_TOPIC_RELAY__PEERS": json.dumps([{"url": url, "channels": ["a"]}])}
     with Server(tmp_path / "y", env=env) as server:
@@ -223,7 +223,7 @@ def test_what_is_no_relay_is_said_to_be_none(start: Start, tmp_path: Path) -> No
         assert links(server)[0]["state"] == "waiting"
 
 
-def test_another_gateway_is_a_relay_too(start: Start) -> None:
+def test_a_link_to_another_gateway_carries_messages(start: Start) -> None:
     one = start()
     two = start({"url": f"ws://{one.http}/relay", "channels": ["talk"]})
     publish(one, "talk", "from one")

@@ -1,4 +1,4 @@
-"""A genuine implementation of negentropy (nostr-tools, from npm) learns what it does not share with a set here."""
+"""A genuine implementation of negentropy (nostr-tools, from npm) learns its differences from a set here."""
 
 from __future__ import annotations
 

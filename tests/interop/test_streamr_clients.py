@@ -1,4 +1,4 @@
-"""Genuine Streamr clients and a real gateway: what they say reaches each other and every other protocol.
+"""Genuine Streamr clients and peers of every other protocol exchange messages through a real gateway.
 
 The clients come from npm (see tests/npm.py). Where that is missing the tests are skipped, unless
 TRELLIS_REQUIRE_INTEROP=1. Each scenario is one Node process with several clients.
@@ -59,7 +59,7 @@ async def nothing(client: GenuineClient) -> None:
         await client.next_event("message", QUIET)
 
 
-def test_clients_of_every_pair_of_versions_hear_each_other_and_what_was_said_before(server: Server) -> None:
+def test_clients_of_all_versions_exchange_live_and_resent_messages(server: Server) -> None:
     async def scenario() -> None:
         async with clients() as pool:
             everybody = await pool.each(server, 0x1111)
@@ -86,7 +86,7 @@ def test_clients_of_every_pair_of_versions_hear_each_other_and_what_was_said_bef
     run(scenario)
 
 
-def test_what_is_not_ascii_is_believed_within_a_generation_and_whole_for_all(server: Server) -> None:
+def test_non_ascii_signatures_verify_within_a_generation_of_clients(server: Server) -> None:
     async def scenario() -> None:
         async with clients() as pool:
             everybody = await pool.each(server, 0x2111)
@@ -129,7 +129,7 @@ def test_keyed_messages_go_to_the_partition_all_agree_on(server: Server) -> None
     run(scenario)
 
 
-def test_they_talk_with_peers_on_the_topic_relay_and_on_sprout(server: Server) -> None:
+def test_clients_exchange_messages_with_topic_relay_and_sprout_peers(server: Server) -> None:
     async def scenario() -> None:
         sprout = SproutClient(server.http, server.sprout, SequoiaForge())
         async with clients() as pool, RelayClient(server.http) as relay, sprout:
@@ -158,7 +158,7 @@ def test_they_talk_with_peers_on_the_topic_relay_and_on_sprout(server: Server) -
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_each_version_alone_talks_with_the_others_in_any_script(server: Server, version: str) -> None:
+def test_each_version_exchanges_non_ascii_messages_with_other_protocols(server: Server, version: str) -> None:
     async def scenario() -> None:
         stream = f"alone/{version}"
         sprout = SproutClient(server.http, server.sprout, SequoiaForge("bob"))
@@ -182,7 +182,7 @@ def test_each_version_alone_talks_with_the_others_in_any_script(server: Server, 
     run(scenario)
 
 
-def test_they_know_who_they_are_and_use_streams_that_they_get_or_make(server: Server) -> None:
+def test_clients_read_their_user_and_use_streams_they_create(server: Server) -> None:
     async def scenario() -> None:
         async with clients() as pool:
             everybody = await pool.each(server, 0x7111)
@@ -198,7 +198,7 @@ def test_they_know_who_they_are_and_use_streams_that_they_get_or_make(server: Se
     run(scenario)
 
 
-def test_clients_without_a_login_only_read(server: Server) -> None:
+def test_clients_without_a_login_can_only_read(server: Server) -> None:
     async def scenario() -> None:
         async with clients() as pool, RelayClient(server.http) as relay:
             readers = [await pool.open(server, version, 0, {}) for version in ("4.1.6", "5.1.0")]
@@ -231,7 +231,7 @@ def test_direct_messages_reach_the_inbox_of_a_genuine_client(server: Server, ver
     run(scenario)
 
 
-def test_what_clients_make_of_the_inbox_in_a_partition(server: Server) -> None:
+def test_clients_before_4_0_publish_to_the_partition_instead_of_its_inbox(server: Server) -> None:
     """Those before version 4 ask REST for it with a bare `#`, get the stream, and say it to all (docs/protocols.md)."""
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Genuine clients that encrypt: among themselves, read by the gateway, and reading what the gateway encrypts."""
+"""Genuine clients exchange encrypted messages with each other and with the gateway."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_keys_are_exchanged_and_rotated_end_to_end_and_others_see_the_envelope(s
     run(scenario)
 
 
-def test_what_a_genuine_publisher_encrypts_is_plain_text_elsewhere(server: Server) -> None:
+def test_messages_of_an_encrypting_publisher_are_plain_text_elsewhere(server: Server) -> None:
     async def scenario() -> None:
         sprout = SproutClient(server.http, server.sprout, SequoiaForge())
         async with clients() as pool, RelayClient(server.http) as relay, sprout:
@@ -96,7 +96,7 @@ def test_what_a_genuine_publisher_encrypts_is_plain_text_elsewhere(server: Serve
     run(scenario)
 
 
-def test_what_others_say_is_read_by_a_genuine_subscriber_where_all_is_encrypted(server: Server) -> None:
+def test_a_genuine_subscriber_decrypts_foreign_messages(server: Server) -> None:
     async def scenario() -> None:
         sprout = SproutClient(server.http, server.sprout, SequoiaForge("bob"))
         async with clients() as pool, RelayClient(server.http) as relay, sprout:
@@ -113,7 +113,7 @@ def test_what_others_say_is_read_by_a_genuine_subscriber_where_all_is_encrypted(
     run(scenario)
 
 
-def test_what_nobody_gives_a_key_for_is_passed_on_as_it_came_after_a_while(server: Server) -> None:
+def test_messages_without_a_key_are_bridged_encrypted_after_a_timeout(server: Server) -> None:
     async def scenario() -> None:
         url = f"ws://{server.http}/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
         async with RelayClient(server.http) as relay, connect(url) as writer:
@@ -132,7 +132,7 @@ def test_what_nobody_gives_a_key_for_is_passed_on_as_it_came_after_a_while(serve
     run(scenario)
 
 
-def test_where_all_is_encrypted_and_read_both_sides_understand_each_other(server: Server) -> None:
+def test_both_directions_work_on_a_stream_that_is_encrypted_and_read(server: Server) -> None:
     async def scenario() -> None:
         async with clients() as pool, RelayClient(server.http) as relay:
             client = await pool.open(server, "5.1.0", 0x9999)
@@ -147,7 +147,7 @@ def test_where_all_is_encrypted_and_read_both_sides_understand_each_other(server
     run(scenario)
 
 
-def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp_path: Path) -> None:
+def test_encrypted_messages_and_keys_survive_a_restart(tmp_path: Path) -> None:
     require_clients()
     env = {"TRELLIS_STREAMR__STREAMS": json.dumps(STREAMS)}
     group_key = {"groupKeyId": "one", "groupKeyHex": "ab" * 32}

@@ -1,4 +1,4 @@
-"""Genuine clients where not everything is allowed: what they are told, and who lives on."""
+"""Genuine clients without all rights get errors, and other clients are not disturbed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def refused(client: GenuineClient, *words: str) -> None:
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_a_client_does_what_it_may_and_is_told_what_it_may_not(server: Server, version: str) -> None:
+def test_a_client_gets_errors_only_for_forbidden_requests(server: Server, version: str) -> None:
     async def scenario() -> None:
         async with clients() as pool:
             client = await pool.open(server, version, KEYS[version])
@@ -70,7 +70,7 @@ def test_a_client_does_what_it_may_and_is_told_what_it_may_not(server: Server, v
     run(scenario)
 
 
-def test_who_has_no_rights_gets_nothing_and_the_others_do_not_notice(server: Server) -> None:
+def test_a_client_without_rights_gets_nothing_and_disturbs_no_other(server: Server) -> None:
     async def scenario() -> None:
         async with clients() as pool:
             one = await pool.open(server, "5.1.0", KEYS["5.1.0"])
@@ -89,7 +89,7 @@ def test_who_has_no_rights_gets_nothing_and_the_others_do_not_notice(server: Ser
     run(scenario)
 
 
-def test_group_keys_are_exchanged_with_the_gateway_where_not_everybody_may_read(server: Server) -> None:
+def test_group_keys_are_exchanged_with_the_gateway_on_a_restricted_stream(server: Server) -> None:
     async def scenario() -> None:
         async with clients() as pool, RelayClient(server.http) as relay:
             client = await pool.open(server, "5.1.0", KEYS["5.1.0"])

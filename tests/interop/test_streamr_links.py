@@ -117,7 +117,7 @@ def now() -> int:
     return int(time.time() * 1000)
 
 
-def test_both_sides_hear_each_other(broker: GenuineBroker, start: Start) -> None:
+def test_messages_cross_the_link_in_both_directions(broker: GenuineBroker, start: Start) -> None:
     server = start({"url": broker.url, "channels": ["talk"]})
     alice, at = Publisher(1), now()
     send(broker.http, alice.message("talk", {"from": "there"}, at))
@@ -136,7 +136,7 @@ def test_both_sides_hear_each_other(broker: GenuineBroker, start: Start) -> None
     assert [(link["received"], link["sent"]) for link in links(server)] == [(1, 2)]
 
 
-def test_what_one_side_missed_comes_after_an_interruption(broker: GenuineBroker, start: Start) -> None:
+def test_missed_messages_arrive_after_an_interruption(broker: GenuineBroker, start: Start) -> None:
     peer, alice, at = {"url": broker.url, "channels": ["news/*"]}, Publisher(1), now()
     server = start(peer, data="kept")
     publish(server, "news/a", {"n": 0})
@@ -193,7 +193,7 @@ def test_directions_and_patterns(broker: GenuineBroker, start: Start) -> None:
     assert (contents(only_out, "news/a"), contents(only_in, "other")) == (["out"], ["in"])
 
 
-def test_gateways_that_dial_each_other_hear_everything_once(start: Start) -> None:
+def test_gateways_that_dial_each_other_receive_everything_once(start: Start) -> None:
     ports = [reserved_port(), reserved_port()]
     peers = [{"url": f"ws://127.0.0.1:{port}", "channels": ["talk"]} for port in ports]
     one, two = (

@@ -225,7 +225,7 @@ async def side_protocols(server: Server) -> list[dict[str, Any]]:
     return samples
 
 
-def test_the_library_reads_what_the_tracker_and_the_network_layer_say(server: Server) -> None:
+def test_the_library_reads_frames_of_the_tracker_and_the_network_layer(server: Server) -> None:
     samples = asyncio.run(asyncio.wait_for(side_protocols(server), 60))
     answers = decoded(samples)
     assert [answer for answer in answers if "fault" in answer] == []
@@ -243,7 +243,7 @@ def decoded(samples: list[dict[str, Any]]) -> list[Any]:
     return answers
 
 
-def test_the_library_would_say_so_if_a_frame_were_wrong(server: Server) -> None:
+def test_the_library_refuses_malformed_frames(server: Server) -> None:
     assert server.http  # the libraries are there
     message = ALICE.message("s", {"n": 1}, 1)
     frames = [[2, 0, "", message[:9]], [2, 0, "", [*message[:7], '{"n":2}', *message[8:]]], [2, 2, "r", "s"], [2, 99]]

@@ -1,4 +1,4 @@
-"""Everything that genuine Streamr clients can ask of REST, asked of a real gateway by the clients themselves."""
+"""Genuine Streamr clients make every REST call that they have, to a real gateway."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def login(client: ClientProcess, _version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_a_genuine_client_gets_what_it_asks_for(server: Server, version: str) -> None:
+def test_every_rest_call_of_a_genuine_client_succeeds(server: Server, version: str) -> None:
     async def scenario() -> None:
         async with asked(server, version) as client:
             for part in (streams, data, permissions, *([only_the_newest] if version == "5.1.0" else []), login):

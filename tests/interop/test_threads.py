@@ -1,4 +1,4 @@
-"""Genuine clients of every protocol answer what they have just heard, by the id that Arbor has for it."""
+"""Genuine clients of every protocol answer a message at once, by the id that Arbor has for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANNEL = "answers"
 Say = Callable[[dict[str, str]], Awaitable[object]]
 
 
-def test_an_answer_that_comes_at_once_keeps_its_thread(tmp_path: Path) -> None:
+def test_an_immediate_answer_keeps_its_thread(tmp_path: Path) -> None:
     program = require_arbor()
     require_clients()
 

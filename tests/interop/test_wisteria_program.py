@@ -1,4 +1,4 @@
-"""wisteria, Arbor's terminal client, in a terminal of its own: it sees, says and hears, and stays connected.
+"""wisteria, Arbor's terminal client, exchanges messages in a terminal of its own, and stays connected.
 
 It cannot be fetched with the other clients, so who has it says where it is: WISTERIA=/path/to/wisteria.
 """
@@ -155,7 +155,7 @@ def announce(server: Server, *nodes: str) -> None:
             assert next(text for text in told if text.startswith("status")) == "status 1 0\n"
 
 
-def test_it_talks_with_whoever_is_on_two_gateways_and_stays(tmp_path: Path) -> None:
+def test_wisteria_exchanges_messages_over_two_gateways_and_stays_connected(tmp_path: Path) -> None:
     """Something in its community has expired, and somebody comes and goes of whom it is not to be told."""
     author = Forge()
     flags = secure(tmp_path / "certs")
@@ -194,7 +194,7 @@ def test_it_talks_with_whoever_is_on_two_gateways_and_stays(tmp_path: Path) -> N
                 assert "Traceback" not in server.log
 
 
-def test_it_gets_what_retention_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wisteria_synchronizes_with_a_retired_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRELLIS_LOG__SEGMENT_BYTES", "16384")
     write_forest(tmp_path / "forest", "old", 600, communities=1)
     trellis("import", "--grove", str(tmp_path / "forest"), "--data", str(tmp_path / "data"))
@@ -212,7 +212,7 @@ def test_it_gets_what_retention_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.timeout(300)
-def test_it_follows_ten_thousand_communities_that_begin_whatever_their_ids(tmp_path: Path) -> None:
+def test_wisteria_follows_ten_thousand_new_communities_with_any_id(tmp_path: Path) -> None:
     """Its grove is looked at, not its terminal: that is far behind, since it reads the grove anew for each file."""
     identity, communities = make_crowd(10_000)
     ids = {line.partition(" ")[0] for line in communities}
@@ -234,7 +234,7 @@ def test_it_follows_ten_thousand_communities_that_begin_whatever_their_ids(tmp_p
 
 
 @pytest.mark.timeout(300)
-def test_it_lists_the_newest_of_ten_thousand_communities_and_answers_whatever_their_ids(tmp_path: Path) -> None:
+def test_wisteria_lists_the_newest_of_ten_thousand_communities_and_replies(tmp_path: Path) -> None:
     identity, communities = make_crowd(10_000)
     ids = {line.partition(" ")[0] for line in communities}
     flags = secure(tmp_path / "certs")

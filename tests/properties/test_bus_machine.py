@@ -1,4 +1,4 @@
-"""The bus against a naive model: who hears what, in which order, and what the ledger keeps."""
+"""The bus agrees with a naive model on deliveries, their order, and the ledger."""
 
 from __future__ import annotations
 

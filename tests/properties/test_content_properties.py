@@ -1,4 +1,4 @@
-"""Any JSON value goes from any protocol to any other and back, and stays the same value: digit for digit.
+"""Any JSON value passes from any protocol to any other and back unchanged, digit for digit.
 
 Each protocol is what its codec writes and reads; what is written for one is what its peers are sent.
 """

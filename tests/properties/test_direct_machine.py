@@ -1,4 +1,4 @@
-"""Direct messages of random peers of all four protocols: each reaches its peer, and no byte of it anything else.
+"""Direct messages between random peers of all protocols reach their receiver, and no byte of them anything else.
 
 Real sessions on a real disk (`parties.py`). After each move each peer has to have seen just what was for it, once. At
 the end the files of the gateway are searched, and what was written for the operator. `make soak` makes 100,000 moves.
@@ -215,7 +215,7 @@ class DirectMachine(RuleBasedStateMachine):
                 self.private.setdefault(id, (sender.number, self.clock.now, channel))
 
 
-def test_what_each_run_begins_with_is_as_old_as_the_keys_whichever_test_made_it() -> None:
+def test_the_template_log_has_the_time_of_the_keys() -> None:
     lines = [line for path in (template() / "log").iterdir() for line in path.read_bytes().splitlines()]
     assert {json.loads(line)["time"] for line in lines} == {NOW}
 

@@ -1,4 +1,4 @@
-"""Gateways that are joined by links of all kinds, in any connected shape: everything arrives once, and comes to rest.
+"""Gateways joined by links of all kinds, in any connected shape, deliver everything once and come to rest.
 
 The gateways are whole, with logs on a disk; only the wires between them are in memory. What is said is REST's: what an
 author signed for Arbor or Streamr may be shown more than once where links of other kinds carry it too (decision 72).
@@ -223,7 +223,7 @@ def test_everything_arrives_once(templates: list[tuple[Path, str]], tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_id_that_somebody_else_claims_first_silences_nothing(
+def test_an_id_claimed_first_by_another_peer_suppresses_no_message(
     templates: list[tuple[Path, str]], tmp_path: Path, seed: int
 ) -> None:
     count, links = graph(seed)

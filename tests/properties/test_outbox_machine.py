@@ -1,4 +1,4 @@
-"""The outbox of a session against a list: order, bounds, and nobody waits for what is there already."""
+"""The outbox of a session agrees with a list on order and bounds, and delays no available frame."""
 
 from __future__ import annotations
 

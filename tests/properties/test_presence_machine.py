@@ -1,4 +1,4 @@
-"""Who is told that who came or left knows who is there, whatever sessions do and peers say of themselves."""
+"""Sessions that receive notices of joins and leaves know who is present, after any sequence of events."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ GatheringMachine.TestCase.settings = PresenceMachine.TestCase.settings
 TestGathering = GatheringMachine.TestCase
 
 
-def test_only_so_many_are_there_by_their_own_word() -> None:
+def test_the_number_of_guests_of_a_channel_is_bounded() -> None:
     presence = Presence({})
     for number in range(MAX_GUESTS + 2):
         presence.announce_present("lobby", Peer(number, "toy"), 1)
@@ -181,7 +181,7 @@ def test_only_so_many_are_there_by_their_own_word() -> None:
     assert presence.peers("lobby") == {}
 
 
-def test_only_so_many_are_guests_of_all_channels_together() -> None:
+def test_the_number_of_guests_of_all_channels_is_bounded() -> None:
     presence = Presence({})
     channels = [f"channel {number}" for number in range(MAX_ALL_GUESTS + 2)]
     for channel in channels:
@@ -193,7 +193,7 @@ def test_only_so_many_are_guests_of_all_channels_together() -> None:
     assert not presence.guest_channels(1)
 
 
-def test_who_was_away_and_binds_another_connection_is_back() -> None:
+def test_binding_another_connection_ends_an_absence() -> None:
     machine = PresenceMachine()
     watcher, first, second = (cast(Watcher, machine.connect()) for _ in range(3))
     for session in (watcher, first, second):

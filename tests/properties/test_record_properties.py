@@ -1,4 +1,4 @@
-"""Whatever a door lets in comes back out of the log as it was; whatever else stands there is refused."""
+"""Accepted messages are read back from the log unchanged, and other lines are refused."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def fields(entry: Entry) -> Any:
 
 
 @given(messages() | facts())
-def test_what_is_written_is_read(entry: Entry) -> None:
+def test_records_survive_the_round_trip(entry: Entry) -> None:
     line = encode(entry)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -122,7 +122,7 @@ def test_what_is_written_is_read(entry: Entry) -> None:
 
 
 @given(messages())
-def test_the_line_is_json_with_the_very_value(message: Message) -> None:
+def test_a_record_line_is_json_with_an_equal_value(message: Message) -> None:
     line = encode(message)
     found = json.loads(line)
     assert found["content"] == json.loads(message.content)
@@ -134,7 +134,7 @@ def test_the_line_is_json_with_the_very_value(message: Message) -> None:
 @example(b',"crc":"00000000"}')
 @example(b"")
 @example(b"\n")
-def test_any_bytes_are_a_record_or_a_bad_one(data: bytes) -> None:
+def test_any_bytes_decode_or_raise_bad_record(data: bytes) -> None:
     for read in (verify_checksum, decode):
         with suppress(BadRecord):
             read(data)
@@ -156,7 +156,7 @@ BODIES = st.tuples(HEADS, st.binary(max_size=50) | CONTENTS, TAILS).map(b"".join
 
 
 @given(BODIES)
-def test_any_bytes_with_a_good_checksum_are_a_record_or_a_bad_one(body: bytes) -> None:
+def test_any_bytes_with_a_valid_checksum_decode_or_raise_bad_record(body: bytes) -> None:
     with suppress(BadRecord):
         decode(b'%b,"crc":"%08x"}\n' % (body, crc32(body)))
 
@@ -193,7 +193,7 @@ DEEP = st.integers(MAX_DEPTH - 3, MAX_DEPTH + 3).map(lambda depth: b"[" * depth 
 
 
 @given(st.tuples(HEADS, st.binary(max_size=50) | CONTENTS | DEEP | TEXT.map(written), TAILS).map(b"".join))
-def test_what_is_left_to_check_of_an_untrusted_line_is_its_depth(body: bytes) -> None:
+def test_decode_untrusted_additionally_checks_only_the_depth(body: bytes) -> None:
     """It is refused exactly if `decode` refuses it, or `check` its text."""
     line = b'%b,"crc":"%08x"}\n' % (body, crc32(body))
     assert _accepts(lambda: decode_untrusted(line)) == _accepts(

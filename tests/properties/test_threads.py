@@ -1,4 +1,4 @@
-"""An answer keeps its thread, by whichever id of the question it names and however soon it comes.
+"""An answer keeps its thread, by any id of the question and however soon it arrives.
 
 All four protocols ask, all four answer, at a gateway whose index is told of nothing, and at one whose index is level.
 """
@@ -122,7 +122,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("answerer", PROTOCOLS)
 @pytest.mark.parametrize("asker", PROTOCOLS)
-def test_an_answer_keeps_its_thread_in_the_very_moment(table: Table, asker: str, answerer: str) -> None:
+def test_an_immediate_answer_keeps_its_thread(table: Table, asker: str, answerer: str) -> None:
     table.heard()
     question = table.say(asker, {"content": "who is there?"})
     parents, (place,) = table.heard()

@@ -1,4 +1,4 @@
-"""Groves: directories of the reference, taken and written byte for byte."""
+"""Groves, the directories of the reference, are read and written byte for byte."""
 
 from __future__ import annotations
 
@@ -144,13 +144,13 @@ def test_the_command_reports_nodes_that_are_not_kept(alice: Any, tmp_path: Path)
     assert f"{direct.split(' ')[0]}: a direct message is never stored" in output
 
 
-def test_a_folder_without_nodes_is_no_grove(tmp_path: Path) -> None:
+def test_importing_a_folder_without_nodes_fails(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no node")
     code, output = trellis("import", "--grove", str(tmp_path), "--data", str(tmp_path / "data"))
     assert (code, f"there are no nodes in {tmp_path}" in output, "SHA512_" in output) == (1, True, True)
 
 
-def test_a_file_that_is_there_is_never_overwritten(place: Any, grove: Path, tmp_path: Path) -> None:
+def test_an_export_never_overwrites_an_existing_file(place: Any, grove: Path, tmp_path: Path) -> None:
     place.adapter.files().read([grove], place.settle)
     name = next(iter(files(grove)))
     (tmp_path / name).write_bytes(b"precious")

@@ -1,4 +1,4 @@
-"""Sprout's place in the gateway: settings, names of channels, and the tables that everything is found by."""
+"""The Sprout adapter has settings, channel names and index tables of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_it_listens_on_two_ports(place: Any) -> None:
     assert place.adapter.describe("x") == {"community": "x"}
 
 
-def test_a_wrong_setting_is_named() -> None:
+def test_an_invalid_setting_is_named_in_the_error() -> None:
     assert SproutSettings() == SproutSettings(port=7777, tls_port=7778, direct="deliver", enabled=True)
     with pytest.raises(ValidationError):
         SproutSettings(port=70_000)
@@ -63,21 +63,23 @@ def test_a_channel_that_exists_keeps_its_name_and_its_community(place: Any, alic
 
 
 @pytest.mark.parametrize("name", ["", "a\tb", "x" * 256, "inbox/@1", "gateway/own"])
-def test_a_name_that_cannot_be_a_channels(place: Any, alice: Any, announce: Any, name: str) -> None:
+def test_a_community_with_an_invalid_channel_name_gets_a_default_name(
+    place: Any, alice: Any, announce: Any, name: str
+) -> None:
     community = alice.community(name)
     announce(place.connect(), alice.identity, community)
     digest = id_of(community).removeprefix("SHA512_B32__")
     assert channel_of(place, community) == f"community~{digest[:6]}"
 
 
-def test_subscribers_hear_a_community_that_arrives(place: Any, alice: Any, announce: Any) -> None:
+def test_subscribers_receive_replies_of_a_community_that_arrives(place: Any, alice: Any, announce: Any) -> None:
     toy, community = place.toy(), alice.community("lobby")
     place.bus.subscribe(toy, "lobby")
     announce(place.connect(), alice.identity, community, alice.reply(community, "hi"))
     assert len(toy.heard) == 1
 
 
-def test_where_channels_are_configured_communities_do_not_make_any(
+def test_communities_create_no_channel_if_channels_are_only_configured(
     make_place: Callable[..., Any], alice: Any, announce: Any
 ) -> None:
     place = make_place(channels={"create": "configured", "names": ["lobby"]})
@@ -110,7 +112,7 @@ def answers(place: Any, **ids: str) -> list[str]:
     return [place.connect().send(question.format(**ids) + "\n") for question in QUESTIONS]
 
 
-def test_everything_is_found_before_and_after_it_is_in_the_tables(
+def test_nodes_are_found_before_and_after_they_are_indexed(
     make_place: Callable[..., Any], place: Any, alice: Any
 ) -> None:
     community = alice.community("lobby")
@@ -137,7 +139,7 @@ def test_everything_is_found_before_and_after_it_is_in_the_tables(
     assert answers(make_place(), **ids) == before
 
 
-def test_half_in_the_tables_and_half_not(place: Any, alice: Any, announce: Any) -> None:
+def test_partly_indexed_nodes_are_found_in_order(place: Any, alice: Any, announce: Any) -> None:
     community = alice.community("lobby")
     replies = [alice.reply(community, str(n)) for n in range(6)]
     thread = [alice.reply(replies[0], "deep")]
@@ -169,7 +171,7 @@ def test_only_a_node_that_may_be_older_is_looked_up(
     assert place.store.lookup(id_of(new), alice.now + 100) is None
 
 
-def test_recent_nodes_are_known_whatever_their_date(
+def test_recent_nodes_are_recognised_regardless_of_their_date(
     place: Any, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recent, "MAX_RECENT", 4)

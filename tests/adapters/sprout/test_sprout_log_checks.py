@@ -1,4 +1,4 @@
-"""Nodes in a log are looked at again: their ids, their signatures, their authors."""
+"""The ids, signatures and authors of the nodes in a log are verified."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_invalid_signatures_are_reported(nodes: dict[str, bytes]) -> None:
         assert proof(none) is None, "nothing that could be signed"
 
 
-def test_the_rest_is_none_of_ours() -> None:
+def test_records_of_other_protocols_are_not_checked() -> None:
     proof = SignatureVerifier()
     assert proof(Fact("start", {"gateway": "g", "version": "1"})) is None
     assert proof(Message("lobby", Peer(0, "rest"), "rest", b"1")) is None

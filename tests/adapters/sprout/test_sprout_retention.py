@@ -1,4 +1,4 @@
-"""What retention leaves of the forest, and what happens to nodes that come back."""
+"""Retention removes and keeps whole forests, and removed nodes may return."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_forest_is_removed_with_its_replies_and_returns(short: Any, alice: Any
     check(short)
 
 
-def test_an_author_with_a_slow_clock_is_heard(short: Any, alice: Any, announce: Any) -> None:
+def test_messages_of_an_author_with_a_slow_clock_are_accepted(short: Any, alice: Any, announce: Any) -> None:
     line = short.connect()
     community = alice.community("lobby")
     announce(line, alice.identity, community)

@@ -1,4 +1,4 @@
-"""Files of stream messages in the formats of the broker's data API: a genuine broker's, and signed ones."""
+"""Files in the formats of the broker's data API are read: those of a genuine broker, and signed messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_messages_come_out_byte_for_byte(form: str) -> None:
     assert [one.message.wire for one in found if one.message] == [one.wire for one in said]
 
 
-def test_objects_get_back_what_was_signed_where_that_can_be_found_out() -> None:
+def test_signed_fields_of_objects_are_restored_where_possible() -> None:
     said = [one for one in conversation() if "ud83d" not in one.content]
     found = [one.message for one in read_dump(dump(said, "object"))]
     assert [one.content for one in found if one] == [one.content for one in said]
@@ -75,7 +75,7 @@ def test_an_old_signature_needs_no_predecessor() -> None:
     assert verify(found)
 
 
-def test_what_the_genuine_broker_gives_is_read() -> None:
+def test_answers_of_the_genuine_broker_are_read() -> None:
     told = json.loads((VECTORS / "broker20-oracle.json").read_text())["rest"]
     answers = [one for one in told if one["method"] == "GET" and one["status"] == 200]
     answers = [one for one in answers if len(one["response"]) < 1500]  # the vectors cut what is longer
@@ -98,7 +98,7 @@ def test_other_files_are_refused(data: bytes) -> None:
         list(read_dump(data))
 
 
-def test_what_is_no_message_is_named_by_its_number_and_harms_nobody() -> None:
+def test_an_invalid_entry_is_reported_by_number_and_others_are_read() -> None:
     good = conversation(1)[0]
     raw = list(read_dump(good.encode(32) + b"\n\n[32,1]\n" + good.encode(31)))
     assert [(one.number, one.message is None, bool(one.fault)) for one in raw] == [
@@ -112,7 +112,7 @@ def test_what_is_no_message_is_named_by_its_number_and_harms_nobody() -> None:
     assert [one.message is None for one in texts] == [False, True, True]
 
 
-def test_the_command_takes_dumps_and_names_what_is_wrong(tmp_path: Path) -> None:
+def test_the_command_imports_dumps_and_reports_faults(tmp_path: Path) -> None:
     said = conversation()
     (tmp_path / "raw").write_bytes(dump(said, "raw"))
     forged = said[0].encode(32).replace(b'\\"a\\":1', b'\\"a\\":2').replace(b'"c"', b'"d"')

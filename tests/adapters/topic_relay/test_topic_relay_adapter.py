@@ -1,4 +1,4 @@
-"""The topic relay's place in the gateway: connections, names, and the forms of foreign and of logged messages."""
+"""The adapter accepts connections, maps names to topics, and encodes foreign and logged messages."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def free(_address: str) -> bool:
 
 @PATIENT
 @given(TOPICS)
-def test_every_topic_is_a_channel_and_comes_back(relay_adapter: TopicRelayAdapter, topic: str) -> None:
+def test_every_topic_maps_to_a_channel_and_back(relay_adapter: TopicRelayAdapter, topic: str) -> None:
     channel = relay_adapter.channel(topic)
     assert channel is not None
     assert valid_name(channel)
@@ -166,7 +166,7 @@ def test_foreign_messages_are_logged_and_shown_the_same(relay: Relay) -> None:
 
 
 @pytest.mark.parametrize(("character", "size"), [("x", 1), ("測", 1), ("😀", 2)])
-def test_what_does_not_fit_is_not_shown(relay: Relay, character: str, size: int) -> None:
+def test_messages_too_long_for_a_packet_are_undelivered(relay: Relay, character: str, size: int) -> None:
     (a,) = relay.members(1)
     stranger = relay.stranger()
     a.data_to_send()
@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_not_shown(relay: Relay, character: str, size: int)
     assert a.data_to_send() == []
 
 
-def test_a_packet_of_our_own_may_grow_by_its_sender(relay: Relay) -> None:
+def test_a_packet_of_maximal_size_may_grow_by_its_sender(relay: Relay) -> None:
     a, b = relay.members(2)
     text = '{"type":6,"topic":"t","x":"'
     a.receive_data((text + "x" * (MAX_PACKET - len(text) - 2) + '"}').encode())

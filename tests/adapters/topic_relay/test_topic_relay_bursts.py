@@ -1,4 +1,4 @@
-"""What is said in one go stays in order with everything else that a peer is told."""
+"""A burst of messages keeps its order with all other output to a peer."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def peers(relay: Any) -> Peers:
     return list(relay.members(3))
 
 
-def test_a_burst_reaches_everybody_in_order(relay: Any, peers: Peers) -> None:
+def test_a_burst_reaches_all_listeners_in_order(relay: Any, peers: Peers) -> None:
     for number in range(20):
         say(peers[0], number)
     assert [numbers(relay, peer) for peer in peers] == [[], list(range(20)), list(range(20))]
 
 
-def test_two_who_talk_at_once_hear_each_other_alone(relay: Any, peers: Peers) -> None:
+def test_two_publishers_receive_only_the_messages_of_each_other(relay: Any, peers: Peers) -> None:
     a, b, c = peers
     for number in range(6):
         say((a, b)[number % 2], number)
@@ -43,7 +43,7 @@ def test_two_who_talk_at_once_hear_each_other_alone(relay: Any, peers: Peers) ->
     assert numbers(relay, c) == list(range(6))
 
 
-def test_an_answer_stands_behind_what_was_said_before_it(relay: Any, peers: Peers) -> None:
+def test_an_answer_follows_the_messages_published_before_it(relay: Any, peers: Peers) -> None:
     a, b, _ = peers
     say(a, 1)
     b.receive_data(b'{"type":1,"topic":"t","n":2}')
@@ -51,7 +51,7 @@ def test_an_answer_stands_behind_what_was_said_before_it(relay: Any, peers: Peer
     assert numbers(relay, b) == [1, 2, 3]
 
 
-def test_a_direct_message_stands_where_it_was_sent(relay: Any, peers: Peers) -> None:
+def test_a_direct_message_keeps_its_place_in_a_burst(relay: Any, peers: Peers) -> None:
     a, b, c = peers
     say(a, 1)
     a.receive_data(b'{"type":4,"topic":"t","dst":%d,"n":2}' % b.peer.number)
@@ -60,7 +60,7 @@ def test_a_direct_message_stands_where_it_was_sent(relay: Any, peers: Peers) -> 
     assert numbers(relay, c) == [1, 3]
 
 
-def test_who_comes_or_goes_in_between_hears_its_share(relay: Any, peers: Peers) -> None:
+def test_peers_that_join_or_leave_during_a_burst_receive_their_part(relay: Any, peers: Peers) -> None:
     a, b, _ = peers
     late = relay.open()
     say(a, 1)
@@ -71,7 +71,7 @@ def test_who_comes_or_goes_in_between_hears_its_share(relay: Any, peers: Peers) 
     assert numbers(relay, late) == [0, 2]
 
 
-def test_the_end_comes_behind_what_was_said_before_it(relay: Any, peers: Peers) -> None:
+def test_a_close_follows_the_messages_published_before_it(relay: Any, peers: Peers) -> None:
     a, b, _ = peers
     say(a, 1)
     b.close(1001, "the gateway is stopping")
@@ -93,7 +93,7 @@ def test_a_listener_is_woken_for_a_burst_at_once(peers: Peers) -> None:
     assert woken == [b, c, b]
 
 
-def test_who_does_not_read_a_burst_is_closed_alone(relay: Any, peers: Peers) -> None:
+def test_a_peer_that_does_not_read_a_burst_is_closed(relay: Any, peers: Peers) -> None:
     a, slow, quick = peers
     quick.blocked = False
     text = b'{"type":6,"topic":"t","n":7,"text":"%b"}' % (b"x" * LOW_WATER)[:60_000]

@@ -1,4 +1,4 @@
-"""The topic relay's codec: every check in its order, and texts that are cut and spliced but never dumped again."""
+"""The codec applies every check in its order, and splices texts without encoding them again."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_any_bytes_are_a_packet_or_refused_with_an_answer(data: bytes) -> None:
 @example(b'{"type":6,"topic":"t","dst":5,"a":1}')
 @example(b'{"dst":5,"a":1,"type":6,"topic":"t"}')
 @example(b'{"type":6,"topic":"t","a":1} ')
-def test_the_quick_way_reads_what_the_careful_way_reads(data: bytes) -> None:
+def test_the_fast_decoder_agrees_with_the_general_one(data: bytes) -> None:
     quick = codec.decode_common(data)
     if quick is None:
         return
@@ -134,7 +134,7 @@ def test_the_quick_way_reads_what_the_careful_way_reads(data: bytes) -> None:
 @example(b'{"type":6,"topic":7,"a":1}')
 @example(b'{"type":null,"topic":"t","a":1}')
 @example(b'{"type":6,"topic":"t","a":%b}' % (b"[" * 201 + b"]" * 201))
-def test_a_logged_packet_is_found_wrong_where_it_could_not_be_read(data: bytes) -> None:
+def test_check_logged_refuses_what_decode_logged_refuses(data: bytes) -> None:
     codes = []
     for look in (codec.decode_logged, codec.check_logged):
         try:
@@ -156,7 +156,7 @@ def test_a_logged_packet_is_found_wrong_where_it_could_not_be_read(data: bytes) 
         '{"type":4,"topic":"t","dst":5}',
     ],
 )
-def test_the_usual_shapes_take_the_quick_way(text: str) -> None:
+def test_usual_packets_take_the_fast_decoder(text: str) -> None:
     assert codec.decode_common(text.encode()) is not None
 
 
@@ -176,7 +176,7 @@ def test_the_usual_shapes_take_the_quick_way(text: str) -> None:
         '{"a":"b,"type":6,"topic":"t"}',
     ],
 )
-def test_what_only_looks_usual_is_no_packet(text: str) -> None:
+def test_malformed_packets_of_usual_shape_are_refused(text: str) -> None:
     with pytest.raises(PacketError, match="InvalidJSON"):
         decode(text.encode())
 
@@ -199,14 +199,14 @@ def test_what_only_looks_usual_is_no_packet(text: str) -> None:
         ('{"error":1,"type":true,"\\u0065rror":2}', {"type": True, "error": "InvalidParams"}),
     ],
 )
-def test_refused(data: str, reply: dict[str, Any]) -> None:
+def test_each_malformed_packet_is_refused_with_its_answer(data: str, reply: dict[str, Any]) -> None:
     with pytest.raises(PacketError) as caught:
         decode(data.encode())
     assert parsed(caught.value.reply()) == reply
 
 
 @pytest.mark.parametrize("deep", [MAX_DEPTH, 900, 5_000, 30_000])
-def test_what_is_nested_too_deeply_is_refused(deep: int) -> None:
+def test_packets_nested_too_deeply_are_refused(deep: int) -> None:
     with pytest.raises(PacketError, match="InvalidParams"):
         decode(b'{"type":6,"topic":"t","x":' + b"[" * deep + b"]" * deep + b"}")
     decode(b'{"type":6,"topic":"t","x":' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}")
@@ -237,7 +237,7 @@ def test_half_a_surrogate_pair_is_kept_and_counted_as_one() -> None:
         decode(b'{"type":6,"topic":"' + rb"\ud800" * 31 + b'"}')
 
 
-def test_what_is_no_utf_8_is_read_as_the_reference_reads_binary_frames() -> None:
+def test_invalid_utf_8_is_replaced_as_by_the_reference() -> None:
     packet = decode(b'{"type":6,"topic":"\xff\xfe","x":"\xe6\xb8"}')
     assert packet.topic == "\ufffd\ufffd"
     assert packet.text.decode() == '{"type":6,"topic":"\ufffd\ufffd","x":"\ufffd"}'
@@ -312,7 +312,7 @@ def test_content_has_none_of_the_protocols_keys_and_all_of_the_others(data: byte
     ("rest", "parent"),
     [('"inReplyTo":"x"', "x"), ('"inReplyTo":5', None), ('"json":{"inReplyTo":"x","src":1}', "x"), ('"json":5', None)],
 )
-def test_what_it_answers(rest: str, parent: str | None) -> None:
+def test_a_packet_names_its_parent_in_its_content(rest: str, parent: str | None) -> None:
     assert decode(f'{{"type":6,"topic":"t",{rest}}}'.encode()).parent == parent
     assert decode(f'{{{rest},"type":6,"topic":"t"}}'.encode()).parent == parent
 
@@ -342,13 +342,13 @@ def test_the_sender_is_never_forged_nor_named_twice(data: bytes, src: int) -> No
         ('{"type":6,"topic":"t","a":{"src":1}}', '{"type":6,"topic":"t","a":{"src":1},"src":9}'),
     ],
 )
-def test_forwarded_text_is_the_senders(text: str, forwarded: str) -> None:
+def test_forwarded_text_keeps_the_bytes_of_the_sender(text: str, forwarded: str) -> None:
     assert forward(decode(text.encode()), 9).decode() == forwarded
 
 
 @PATIENT
 @given(packets(), st.dictionaries(NAMES, st.integers() | st.text(max_size=3), min_size=1))
-def test_extending_replaces_what_has_the_name(data: bytes, added: dict[str, Any]) -> None:
+def test_extending_replaces_members_of_the_same_name(data: bytes, added: dict[str, Any]) -> None:
     packet = read(data)
     text = extend(packet.text, packet.fields, **added)
     assert parsed(text) == parsed(packet.text) | parsed(json.dumps(added))
@@ -359,7 +359,7 @@ def test_extending_replaces_what_has_the_name(data: bytes, added: dict[str, Any]
 
 @PATIENT
 @given(VALUES, SPACE, st.text(max_size=15), st.integers(0, 1 << 50), st.none() | st.integers(0, 1 << 40))
-def test_a_foreign_value_comes_back_as_it_was(value: str, space: str, topic: str, src: int, dst: int | None) -> None:
+def test_a_foreign_value_survives_the_round_trip(value: str, space: str, topic: str, src: int, dst: int | None) -> None:
     content = f"{space}{value}{space}".encode()
     try:
         expected = loads(content)
@@ -388,6 +388,6 @@ def test_a_foreign_value_comes_back_as_it_was(value: str, space: str, topic: str
         (b"[1, 2]", b',"json":[1, 2]'),
     ],
 )
-def test_what_foreign_values_become(content: bytes, rest: bytes) -> None:
+def test_foreign_values_are_encoded_as_members_or_as_json(content: bytes, rest: bytes) -> None:
     assert encode("t", content, 9) == b'{"type":6,"topic":"t","src":9' + rest + b"}"
     assert encode("t", content, 9, 0) == b'{"type":4,"topic":"t","src":9,"dst":0' + rest + b"}"

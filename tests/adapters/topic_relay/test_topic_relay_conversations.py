@@ -1,4 +1,4 @@
-"""Conversations recorded with the reference server, held again with sessions on a bus: the same answers, in order."""
+"""Conversations recorded with the reference server get the same answers from sessions on a bus, in order."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def act(relay: Relay, peers: dict[str, TopicRelaySession], step: dict[str, Any])
 
 
 @pytest.mark.parametrize("name", sorted(CONVERSATIONS.keys() - DEPARTURES.keys() - PATHS))
-def test_as_the_reference(relay: Relay, name: str) -> None:
+def test_recorded_conversations_get_the_answers_of_the_reference(relay: Relay, name: str) -> None:
     peers: dict[str, TopicRelaySession] = {}
     for step, expected in turns(CONVERSATIONS[name]["steps"]):
         act(relay, peers, step)
@@ -120,7 +120,7 @@ def test_as_the_reference(relay: Relay, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DEPARTURES)
-def test_otherwise_on_purpose(relay: Relay, name: str) -> None:
+def test_departures_from_the_reference_get_their_documented_answers(relay: Relay, name: str) -> None:
     peers: dict[str, TopicRelaySession] = {}
     for step, _ in turns(CONVERSATIONS[name]["steps"]):
         act(relay, peers, step)
@@ -131,7 +131,7 @@ def test_otherwise_on_purpose(relay: Relay, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DEPARTURES)
-def test_every_departure_is_one(name: str) -> None:
+def test_every_documented_departure_differs_from_the_reference(name: str) -> None:
     recorded: dict[str, list[str]] = {}
     for step in CONVERSATIONS[name]["steps"]:
         if step["op"] == "recv":

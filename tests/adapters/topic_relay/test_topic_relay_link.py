@@ -1,4 +1,4 @@
-"""A link to a topic relay elsewhere: what it asks, sends, believes and refuses."""
+"""A link to another topic relay exchanges messages, and refuses unrequested or malformed packets."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_link_of_another_gateway_gets_ids_and_others_do_not(dial: Dial) -> Non
     assert "trellisId" not in without_id
 
 
-def test_copies_go_no_further(dial: Dial) -> None:
+def test_copies_are_not_published_again(dial: Dial) -> None:
     relay, session = dial("t")
     listener = relay.stranger()
     session.receive_data(said("t", content="one", trellisId=ID.format(1)))
@@ -94,7 +94,7 @@ def test_copies_go_no_further(dial: Dial) -> None:
     assert relay.packets(session)[-1]["trellisId"] == ID.format(2)
 
 
-def test_an_id_that_something_else_has_silences_nothing(dial: Dial) -> None:
+def test_a_forged_gateway_id_suppresses_no_message(dial: Dial) -> None:
     relay, session = dial("t", "u")
     listener = relay.stranger()
     relay.bus.subscribe(listener, "u")
@@ -173,7 +173,7 @@ def test_senders_beyond_a_bound_share_a_number(dial: Dial, monkeypatch: pytest.M
     assert set(numbers[6:]) == {session.peer.number}
 
 
-def test_what_was_not_asked_for_is_not_published(dial: Dial) -> None:
+def test_unrequested_packets_are_not_published(dial: Dial) -> None:
     relay, session = dial("t", direction="out")
     listener = relay.stranger()
     assert relay.packets(session) == []
@@ -192,7 +192,7 @@ def test_what_was_not_asked_for_is_not_published(dial: Dial) -> None:
     assert relay.packets(session) == [], "a client answers nothing"
 
 
-def test_an_idle_link_says_something_now_and_then(dial: Dial) -> None:
+def test_an_idle_link_sends_keep_alives(dial: Dial) -> None:
     relay, session = dial("t", direction="out")
     session.tick(relay.bus.clock() + KEEPALIVE_MS)
     assert relay.packets(session) == [{"type": 0, "topic": "keep-alive"}]
@@ -215,12 +215,12 @@ def test_an_idle_link_says_something_now_and_then(dial: Dial) -> None:
         {"url": URL},
     ],
 )
-def test_wrong_peers_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_peer_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         WebSocketPeer(**wrong)
 
 
-def test_one_url_has_one_table() -> None:
+def test_a_url_configured_twice_is_refused() -> None:
     peer = {"url": URL, "channels": ["a"]}
     with pytest.raises(ValidationError, match="the same url twice"):
         settings(peers=[peer, peer])
@@ -238,7 +238,7 @@ def test_an_address_becomes_a_dialled_websocket() -> None:
         assert (found.host, found.port, found.tls, found.path) == (host, port, tls, path)
 
 
-def test_a_key_is_sent_and_shown_nowhere(core: Core) -> None:
+def test_a_key_is_sent_to_the_relay_and_never_shown(core: Core) -> None:
     home: Any = None
     peers = [
         {"url": "wss://a.example/relay?key=secret", "channels": ["*"]},
@@ -252,7 +252,7 @@ def test_a_key_is_sent_and_shown_nowhere(core: Core) -> None:
     assert shown == ["wss://a.example/relay", "ws://b.example/relay"]
 
 
-def test_a_relay_begins_no_channels_and_confirms_only_what_was_asked(dial: Dial) -> None:
+def test_a_relay_creates_no_channels_and_confirms_only_requested_topics(dial: Dial) -> None:
     relay, session = dial("talk", "news/*")
     listener, before = relay.stranger(), relay.channels.count
     for number in range(100):

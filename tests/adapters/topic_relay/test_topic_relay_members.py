@@ -1,4 +1,4 @@
-"""Packets with many members: content is found without a look at each, and nothing else may have many."""
+"""Content may have many members, which are not parsed one by one; other parts of a packet may not."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_content_may_have_many_members(around: bytes, content: bytes) -> None:
         b'{"type":6,"topic":"t","src":{},%b}',
     ],
 )
-def test_not_many_members_are_looked_at_one_by_one(around: bytes, content: bytes) -> None:
+def test_unusual_packets_with_many_members_are_refused(around: bytes, content: bytes) -> None:
     """A packet of 65,000 units could otherwise hold up everybody for 50 ms."""
     with pytest.raises(PacketError, match="InvalidParams") as refused:
         decode(around % content)
     assert refused.value.reply() == b'{"error":"InvalidParams"}'
 
 
-def test_what_was_logged_with_many_members_is_read() -> None:
+def test_logged_packets_with_many_members_are_read() -> None:
     text = b'{"a":1,"src":1,"type":6,"topic":"t",%b}' % MANY
     assert decode_logged(text).content == b'{"a":1,%b}' % MANY
 

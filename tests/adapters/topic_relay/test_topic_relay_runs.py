@@ -1,4 +1,4 @@
-"""What comes at once, from one peer or from several, does what it does when it comes packet by packet."""
+"""Packets that arrive together, from one peer or from several, have the effects of single packets."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def after(limit: int, speak: Callable[[TopicRelaySession], None]) -> Any:
 @example([b'{"n":1,"type":6,"topic":"t"}', b',"type":6,"topic":"t"}', b'{"n":"%b","type":6,"topic":"t"}' % LONG], 16)
 @example([b'{"type":6,"topic":"t","n":1}', b'{"type":6,"topic":"t",}', b'{"type":6,"topic":"t","n":1,}'], 16)
 @example([b'{"n":1,"type":6,"topic":"t"}', b'{,"type":6,"topic":"t"}', b'[1,"type":6,"topic":"t"}'], 16)
-def test_at_once_is_one_by_one(packets: list[bytes], limit: int) -> None:
+def test_a_run_has_the_effects_of_single_packets(packets: list[bytes], limit: int) -> None:
     def one_by_one(speaker: TopicRelaySession) -> None:
         for packet in packets:
             speaker.receive_data(packet)
@@ -122,11 +122,11 @@ reads = st.tuples(st.sampled_from([0, 1, 2, 3, 0, 1, None]), st.lists(texts(), m
 @example([(0, [packet("t", n=1)]), (1, [packet("t", n=2)]), (0, [packet("t", n=3)])], 24)
 @example([(0, [packet("t", n=1)]), (2, [packet("t", 2)]), (2, [packet("t", n=2)]), (1, [packet("t", 3)])], 24)
 @example([(0, [packet("t", n=1)]), (0, [packet("t", 4, dst=1, n=2)]), (1, [packet("t", n=3)] * 2)], 24)
-def test_a_turn_of_the_loop_is_one_by_one(reads: list[Read], limit: int) -> None:
+def test_gathered_packets_have_the_effects_of_single_ones(reads: list[Read], limit: int) -> None:
     assert after_turns(limit, reads, gathers=True) == after_turns(limit, reads, gathers=False)
 
 
-def test_who_has_to_wait_says_nothing_out_of_turn() -> None:
+def test_packets_behind_a_full_outbox_wait_in_order() -> None:
     relay, speaker, people = room(100)
     filler = json.dumps({"type": 1, "topic": "t", "pad": "x" * (LOW_WATER // 2)}).encode()
     speaker.receive_all([b'{"type":6,"topic":"t","n":1}', filler, filler, b'{"type":6,"topic":"t","n":2}'])

@@ -1,4 +1,4 @@
-"""A peer of the topic relay on the bus: what each type of packet does, and what everybody hears of it."""
+"""Each type of packet takes effect on the bus and reaches the other peers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_all_subscribers_are_sent_one_and_the_same_frame(relay: Relay) -> None:
     assert a.data_to_send() == []
 
 
-def test_a_message_on_the_bus(relay: Relay) -> None:
+def test_a_publish_packet_becomes_a_message_on_the_bus(relay: Relay) -> None:
     (a,) = relay.members(1)
     a.receive_data(b'{"type":6,"topic":"t","inReplyTo":"nobody knows it"}')
     (first,) = relay.ledger.messages
@@ -54,7 +54,7 @@ def test_a_message_on_the_bus(relay: Relay) -> None:
     assert message.wire == text
 
 
-def test_others_hear_the_content_alone(relay: Relay) -> None:
+def test_other_protocols_receive_only_the_content(relay: Relay) -> None:
     (a,) = relay.members(1)
     stranger = relay.stranger()
     for rest in ('"text":"hi"', '"json":[1.0,"x"]'):
@@ -62,13 +62,13 @@ def test_others_hear_the_content_alone(relay: Relay) -> None:
     assert [message.content for message in stranger.heard] == [b'{"text":"hi"}', b'[1.0,"x"]']
 
 
-def test_one_may_say_something_without_listening(relay: Relay) -> None:
+def test_a_peer_may_publish_without_a_subscription(relay: Relay) -> None:
     (a,) = relay.members(1)
     assert relay.ask(relay.open(), '{"type":6,"topic":"t"}') == []
     assert relay.packets(a) == [{"type": 6, "topic": "t", "src": 1}]
 
 
-def test_what_others_say_arrives_once_made(relay: Relay) -> None:
+def test_a_foreign_message_is_encoded_once_for_all_peers(relay: Relay) -> None:
     a, b = relay.members(2)
     stranger = relay.stranger()
     relay.texts(a), relay.texts(b)
@@ -93,7 +93,7 @@ def test_a_direct_message_reaches_one_peer_and_no_log(relay: Relay) -> None:
     assert relay.ledger.messages == []
 
 
-def test_direct_messages_from_and_to_elsewhere(relay: Relay) -> None:
+def test_direct_messages_cross_protocols_in_both_directions(relay: Relay) -> None:
     (a,) = relay.members(1)
     stranger = relay.stranger()
     relay.texts(a)
@@ -104,7 +104,7 @@ def test_direct_messages_from_and_to_elsewhere(relay: Relay) -> None:
     assert (message.content, message.sender, message.target) == (b'{"n":2.0}', a.peer, stranger.peer)
 
 
-def test_a_number_that_is_nobodys_gets_silence(relay: Relay) -> None:
+def test_a_direct_message_to_an_unknown_number_gets_no_answer(relay: Relay) -> None:
     (a,) = relay.members(1)
     for dst in ("7", "-1", "0.5", "1e400", "1" * 400):
         assert relay.ask(a, f'{{"type":4,"topic":"t","dst":{dst}}}') == []
@@ -113,7 +113,7 @@ def test_a_number_that_is_nobodys_gets_silence(relay: Relay) -> None:
 # Listening
 
 
-def test_hello_is_made_once_for_all(relay: Relay) -> None:
+def test_a_hello_is_encoded_once_for_all_peers(relay: Relay) -> None:
     a, b = relay.members(2)
     relay.open().receive_data(b'{"type":2,"topic":"t"}')
     ((one,), (other,)) = a.data_to_send(), b.data_to_send()
@@ -128,7 +128,7 @@ def test_peers_of_every_protocol_are_seen(relay: Relay) -> None:
     assert relay.ask(relay.open(), '{"type":2,"topic":"t"}')[0]["peers"] == [0, 1]
 
 
-def test_a_second_connection_of_an_identity_is_nobody_else(relay: Relay) -> None:
+def test_two_connections_of_an_identity_are_one_peer(relay: Relay) -> None:
     identity = Peer(500, "topic_relay", "somebody")
     first, second = relay.open(), relay.open()
     for session in (first, second):
@@ -139,7 +139,7 @@ def test_a_second_connection_of_an_identity_is_nobody_else(relay: Relay) -> None
     assert relay.packets(second) == [{"type": 6, "topic": "t", "src": 500}]
 
 
-def test_echo_and_info(relay: Relay) -> None:
+def test_echo_returns_the_packet_and_info_describes_the_topic(relay: Relay) -> None:
     a, _ = relay.members(2)
     a.receive_data(b' {"type":1,"topic":"t","n":1.0,"n":2} ')
     assert relay.texts(a) == [b' {"type":1,"topic":"t","n":1.0,"n":2} ']
@@ -153,7 +153,7 @@ def test_echo_and_info(relay: Relay) -> None:
     ]
 
 
-def test_who_asks_for_info_has_a_hello_of_everybody_in_it(relay: Relay) -> None:
+def test_info_follows_the_hello_of_every_listed_peer(relay: Relay) -> None:
     """Also where notices of joins wait, which is where many listen."""
     a, *_ = relay.members(FEW + 1)
     notices = relay.bus.presence.notices
@@ -165,7 +165,7 @@ def test_who_asks_for_info_has_a_hello_of_everybody_in_it(relay: Relay) -> None:
     assert info["peers"][-1] == hello["src"] == newcomer.peer.number
 
 
-def test_a_long_channel_is_heard_under_its_short_topic(relay: Relay) -> None:
+def test_a_long_channel_name_is_delivered_under_its_short_topic(relay: Relay) -> None:
     channel = "a channel whose name is no topic"
     topic = relay.channels.address("topic_relay", channel)
     stranger = relay.stranger(channel)
@@ -188,7 +188,7 @@ def packet(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_what_is_not_allowed_is_refused(new_relay: type[Relay], kind: str) -> None:
+def test_requests_without_the_right_are_refused(new_relay: type[Relay], kind: str) -> None:
     verbs: list[tuple[str, str]] = []
 
     def allowed(_principal: object, verb: str, channel: str) -> bool:
@@ -201,25 +201,25 @@ def test_what_is_not_allowed_is_refused(new_relay: type[Relay], kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_what_is_too_much_is_refused(new_relay: type[Relay], kind: str) -> None:
+def test_requests_over_the_rate_are_refused(new_relay: type[Relay], kind: str) -> None:
     relay = new_relay(throttle=lambda _principal, _peer, _channel: 1.0)
     assert relay.ask(relay.open(), json.dumps(packet(kind))) == [packet(kind) | {"error": "TooManyRequests"}]
 
 
 @pytest.mark.parametrize("kind", ["2", "6"])
-def test_topics_that_nobody_configured(new_relay: type[Relay], kind: str) -> None:
+def test_unconfigured_topics_are_refused(new_relay: type[Relay], kind: str) -> None:
     relay = new_relay(create=False)
     assert relay.ask(relay.open(), json.dumps(packet(kind))) == [packet(kind) | {"error": "UnknownTopic"}]
 
 
-def test_while_the_disk_does_not_keep_up(relay: Relay) -> None:
+def test_publishing_is_refused_while_the_log_is_congested(relay: Relay) -> None:
     (a,) = relay.members(1)
     relay.ledger.congested = True
     a.handle(b'{"type":6,"topic":"t"}')
     assert relay.packets(a) == [{"type": 6, "topic": "t", "error": "Unavailable"}]
 
 
-def test_who_does_not_read_is_closed_and_nobody_else(new_relay: type[Relay]) -> None:
+def test_only_the_peer_that_does_not_read_is_closed(new_relay: type[Relay]) -> None:
     relay = new_relay(max_outbox=1 << 20)
     a, slow, quick = relay.members(3)
     text = json.dumps({"type": 6, "topic": "t", "x": "x" * 60_000}).encode()
@@ -232,7 +232,7 @@ def test_who_does_not_read_is_closed_and_nobody_else(new_relay: type[Relay]) -> 
     assert slow.data_to_send() == []
 
 
-def test_the_gateway_stops(relay: Relay) -> None:
+def test_goodbye_closes_the_session_with_1001(relay: Relay) -> None:
     a = relay.open()
     a.goodbye()
     assert a.closing is not None
@@ -251,7 +251,7 @@ def test_the_gateway_stops(relay: Relay) -> None:
         max_size=20,
     )
 )
-def test_no_bytes_end_a_connection(new_relay: type[Relay], packets: list[bytes]) -> None:
+def test_a_few_malformed_packets_do_not_end_a_connection(new_relay: type[Relay], packets: list[bytes]) -> None:
     relay = new_relay()
     a, b = relay.members(2)
     for data in packets:
@@ -262,7 +262,7 @@ def test_no_bytes_end_a_connection(new_relay: type[Relay], packets: list[bytes])
 
 
 @pytest.mark.parametrize("data", [b"no json", b"[]", b'{"type":2}', b'{"type":6,"topic":"%b"}' % (b"t" * 31)])
-def test_what_is_no_packet_is_answered_and_without_end_ends_the_connection(relay: Relay, data: bytes) -> None:
+def test_malformed_packets_are_answered_and_too_many_end_the_connection(relay: Relay, data: bytes) -> None:
     relay.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 0.0), lambda: 1e6)
     (a,) = relay.members(1)
     for _ in range(MAX_MALFORMED):
@@ -273,7 +273,7 @@ def test_what_is_no_packet_is_answered_and_without_end_ends_the_connection(relay
     assert a.closing is not None
 
 
-def test_what_is_refused_for_other_reasons_is_no_offence(relay: Relay) -> None:
+def test_refused_requests_do_not_count_as_malformed_input(relay: Relay) -> None:
     relay.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 0.0), lambda: 1e6)
     (a,) = relay.members(1)
     for _ in range(MAX_MALFORMED + 1):
@@ -282,7 +282,7 @@ def test_what_is_refused_for_other_reasons_is_no_offence(relay: Relay) -> None:
     assert a.closing is None
 
 
-def test_on_a_full_disk_publishing_is_refused_and_all_else_goes_on(relay: Relay) -> None:
+def test_on_a_full_disk_only_publishing_is_refused(relay: Relay) -> None:
     a, b = relay.members(2)
     relay.ledger.congested, relay.ledger.failing = True, "No space left on device"
     said = [b'{"type":6,"topic":"t","n":%d}' % n for n in range(3)]
@@ -300,7 +300,7 @@ def test_on_a_full_disk_publishing_is_refused_and_all_else_goes_on(relay: Relay)
     assert [packet["n"] for packet in relay.packets(b)] == [0]
 
 
-def test_who_subscribes_is_charged_for_all_who_are_listed(relay: Relay) -> None:
+def test_a_subscription_is_charged_for_every_listed_peer(relay: Relay) -> None:
     """Also for those who are not told of the newcomer."""
     channel = relay.bus.channels.channel("topic_relay", "t")
     for _ in range(3 * TOLD_PER_REQUEST):

@@ -145,7 +145,7 @@ def test_a_new_key_of_the_same_name_gives_no_rights_to_the_removed_one(tmp_path:
     assert holder(access, second).name == connected.name, "others know both by one name"
 
 
-def test_a_name_alone_is_no_key() -> None:
+def test_a_key_name_without_its_secret_has_no_rights() -> None:
     access = Access([ApiKey("k", digest("s"))], grants={"key:k": ("*:*",), "key:anonymous": ("*:*",)})
     assert not access.allowed(Principal("key:k"), "publish", "lobby")
 

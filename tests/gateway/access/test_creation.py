@@ -1,4 +1,4 @@
-"""What counts as many requests: creating a channel, by whatever protocol, and leaving a crowd."""
+"""Creating a channel and leaving a crowd are charged as many requests, on every protocol."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def observer(server: Server) -> Iterator[ClientConnection]:
         (3, STREAMR, [2, 9, "s", "crowd", 0, None], [2, 10, "s", "crowd", 0, None]),
     ],
 )
-def test_coming_and_going_counts_by_those_that_are_told(
+def test_joins_and_leaves_are_charged_by_the_number_of_notices(
     server: Server, observer: ClientConnection, place: int, path: str, join: Any, leave: Any
 ) -> None:
     with opened(server, path, f"127.0.2.{place}") as visitor:

@@ -1,4 +1,4 @@
-"""The file of API keys: what it keeps, what it refuses, and two commands at once."""
+"""The file of API keys keeps valid keys, refuses ambiguous ones, and survives concurrent commands."""
 
 from __future__ import annotations
 
@@ -139,6 +139,6 @@ def test_concurrent_commands_lose_no_key(file: KeyFile) -> None:
     assert len(file.load()) == 60
 
 
-def test_a_key_is_told_apart_by_its_digest_alone() -> None:
+def test_the_id_of_a_key_depends_only_on_its_digest() -> None:
     assert ApiKey("a", digest("x")).id != ApiKey("a", digest("y")).id
     assert ApiKey("a", digest("x")).id == ApiKey("b", digest("x")).id

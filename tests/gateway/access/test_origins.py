@@ -1,4 +1,4 @@
-"""Which pages may come in, and by which names the gateway goes."""
+"""Pages are admitted by their origin, and requests by the name of their host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key that is removed, or ends, ends what is connected by it; a new one of its name changes nothing."""
+"""Removing or expiring a key ends its connections, and a new key of the same name restores no rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets: files of them that are of no use end the start in one sentence; what is secret is told nowhere."""
+"""Unusable secret files fail the start with one sentence, and secrets appear nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys that several gateways share: changes of each count on all, whoever was away."""
+"""Changes of shared API keys take effect at all gateways, also at those that were away."""
 
 from __future__ import annotations
 

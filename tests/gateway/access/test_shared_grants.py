@@ -1,4 +1,4 @@
-"""Grants over all gateways of a cluster."""
+"""All gateways of a cluster share their grants."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ GRANTS = st.dictionaries(st.sampled_from("abc"), st.sampled_from([("publish:x",)
 
 
 @given(GRANTS, GRANTS, GRANTS)
-def test_a_merge_changes_what_was_changed_and_nothing_else(was: Grants, here: Grants, shared: Grants) -> None:
+def test_a_merge_changes_only_the_changed_grants(was: Grants, here: Grants, shared: Grants) -> None:
     merged = merged_grants(was, here, shared)
     for name in "abc":
         expected = shared if was.get(name) == here.get(name) else here

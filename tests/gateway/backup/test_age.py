@@ -1,4 +1,4 @@
-"""The age format: as another implementation reads and writes it, and whatever is damaged is refused."""
+"""Files in the age format are exchanged with another implementation, and damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def content(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_another_implementation_reads_it(size: int) -> None:
+def test_another_implementation_reads_our_files(size: int) -> None:
     sealed = encrypt(content(size))
     assert pyrage.passphrase.decrypt(sealed, PASSPHRASE) == content(size) == decrypt(sealed)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("TRELLIS_SOAK" not in os.environ, reason="their scrypt takes seconds; `make soak` runs it")
-def test_what_another_implementation_wrote_is_read() -> None:
+def test_files_of_another_implementation_are_read() -> None:
     plain = content(2 * CHUNK)
     assert decrypt(pyrage.passphrase.encrypt(plain, PASSPHRASE)) == plain
 
@@ -49,7 +49,7 @@ def test_no_two_files_are_alike() -> None:
     assert encrypt(b"the same") != encrypt(b"the same")
 
 
-def test_a_wrong_passphrase_is_told_apart_from_nothing_else() -> None:
+def test_a_wrong_passphrase_gets_the_error_of_a_damaged_header() -> None:
     with pytest.raises(BackupError, match="the passphrase is wrong, or its header is damaged"):
         decrypt(encrypt(b"psst"), "battery staple")
 

@@ -1,4 +1,4 @@
-"""The file of a backup: every damage is found before anything is written, and its place is named."""
+"""Damage to a backup is found and located before anything is written."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def forge(path: Path, listed: dict[str, Any], members: dict[str, bytes]) -> None
             tar.addfile(member, io.BytesIO(data))
 
 
-def test_it_is_an_archive_that_ordinary_programs_read(tmp_path: Path) -> None:
+def test_a_backup_is_an_archive_that_ordinary_programs_read(tmp_path: Path) -> None:
     make(tmp_path / "backup")
     with tarfile.open(tmp_path / "backup", "r:gz") as tar:
         assert tar.getnames() == [MANIFEST, DIGEST, *CONTENTS]
@@ -174,7 +174,7 @@ def test_a_manifest_that_is_nested_without_end_is_refused(tmp_path: Path) -> Non
         read(tmp_path / "backup", ask, skip)
 
 
-def test_what_a_manifest_says_does_not_control_a_terminal(tmp_path: Path) -> None:
+def test_control_characters_of_a_manifest_are_not_printed(tmp_path: Path) -> None:
     text = "\x07"
     contents = {"keys/gateway.json": b""}
     listed = json.loads(manifest(contents).encode()) | {"gateway": text, "origins": {"keys/a" + text: text}}
@@ -216,13 +216,13 @@ def test_a_file_with_a_long_name_is_restored(tmp_path: Path) -> None:
     assert read(tmp_path / "backup", ask, skip) == manifest(contents)
 
 
-def test_something_else_is_no_backup(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "backup").write_text("hello")
     with pytest.raises(BackupError, match="this is not a backup of Trellis"):
         read(tmp_path / "backup", ask, skip)
 
 
-def test_a_restore_leaves_a_folder_alone_that_is_not_empty(tmp_path: Path) -> None:
+def test_a_restore_into_a_non_empty_folder_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "backup")
     data = tmp_path / "data"
     data.mkdir()

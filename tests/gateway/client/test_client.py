@@ -207,7 +207,7 @@ async def test_channels_and_peers(trellis: TrellisClient, channel: str) -> None:
 # Errors
 
 
-async def test_nobody_there_is_told_and_tried_again() -> None:
+async def test_an_unreachable_gateway_is_retried_and_reported() -> None:
     async with TrellisClient(f"127.0.0.1:{reserved_port()}", retry_seconds=0.5) as trellis:
         begin = anyio.current_time()
         with pytest.raises(Unreachable, match="no gateway at") as nobody:
@@ -258,7 +258,7 @@ async def test_keys_and_certificates(locked: Locked, channel: str) -> None:
             await trellis.publish("lobby", 1)
 
 
-async def test_another_server_is_no_gateway(scripted: Callable[..., Any]) -> None:
+async def test_an_answer_of_another_server_raises_not_a_gateway(scripted: Callable[..., Any]) -> None:
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\nhello"
     async with scripted(page, page) as script, TrellisClient(script.address) as trellis:
         with pytest.raises(NotAGateway, match=r"200: OK; is .*/v1/channels/lobby of a Trellis gateway"):
@@ -296,7 +296,7 @@ async def test_a_batch_that_was_not_answered_to_its_end_is_sent_again(scripted: 
             await anext(trellis.publish_many("lobby", ["one", "two"]))
 
 
-async def test_what_the_gateway_asks_to_wait_is_waited(scripted: Callable[..., Any]) -> None:
+async def test_the_client_waits_as_long_as_retry_after_asks(scripted: Callable[..., Any]) -> None:
     problem = answer("429 Too Many Requests", {"detail": "later"}, media_type="application/problem+json")
     later = problem.replace(b"\r\n", b"\r\nRetry-After: 1\r\n", 1)
     async with scripted(later, answer("201 Created", FIRST)) as script, TrellisClient(script.address) as trellis:

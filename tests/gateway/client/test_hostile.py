@@ -1,4 +1,4 @@
-"""What the client makes of a gateway that means harm: its errors are clear, and its memory and time have a bound."""
+"""A hostile gateway causes clear errors in the client, which bounds its memory and its time."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-async def test_its_answers_have_bounds(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_of_a_hostile_gateway_are_bounded(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "MAX_ANSWER", 16 * MIB)
     says, ask, error = CASES[case]
     async with gateway(says) as client:
@@ -115,7 +115,7 @@ async def test_its_answers_have_bounds(case: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("drop", [b"\n", b"HTTP/1.1 100 Continue\r\n\r\n", OK[:20]], ids=["blank", "continue", "head"])
-async def test_an_answer_that_drips_ends(drop: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dripping_answer_times_out(drop: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "PATIENCE", 0.1)
 
     async def drip(stream: SocketStream) -> None:

@@ -1,4 +1,4 @@
-"""Every program in docs/how-to/publish-from-a-program.md runs as it is printed, against a real gateway."""
+"""Every program in docs/how-to/publish-from-a-program.md runs as printed, against a real gateway."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRINTED: tuple[list[str], ...] = (  # by each program, among other things
 )
 
 
-def test_the_programs_do_what_the_page_says(
+def test_the_programs_of_the_page_print_the_documented_output(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One after the other: some of them read what those before them have published."""

@@ -1,4 +1,4 @@
-"""Server-sent events, read however they are cut."""
+"""Server-sent events are parsed, however their bytes are split."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_last_comment_is_kept() -> None:
     assert reader.comment == "too slow"
 
 
-def test_an_event_that_is_not_finished_is_none() -> None:
+def test_an_unfinished_event_is_not_returned() -> None:
     reader = EventReader()
     assert reader.receive_data(b"data: half") == []
     assert reader.receive_data(b"\n") == []

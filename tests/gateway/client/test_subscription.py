@@ -1,4 +1,4 @@
-"""Subscriptions of the Python client: no message is missing and none comes twice, whatever happens to connections."""
+"""Subscriptions of the Python client miss and repeat no message across lost connections."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_subscription_outlives_the_gateway(tmp_path: Path) -> None:
             assert (await until(events, Interrupted)).reason == "the gateway ended the stream: the gateway is stopping"
 
 
-async def test_one_subscription_hears_several_channels_and_patterns_and_resumes_all_of_them(
+async def test_a_subscription_to_channels_and_patterns_resumes_all_of_them(
     server: Server, channel: str, proxied: Callable[[str], Any]
 ) -> None:
     """Names and patterns may have any characters; a pattern also hears channels that begin later."""
@@ -103,7 +103,7 @@ async def test_one_subscription_hears_several_channels_and_patterns_and_resumes_
         assert events.last == heard[-1].sequence
 
 
-async def test_a_subscription_knows_who_is_in_each_of_its_channels(server: Server, channel: str) -> None:
+async def test_a_subscription_tracks_the_peers_of_each_channel(server: Server, channel: str) -> None:
     other = f"{channel} too"
     async with TrellisClient(server.http) as trellis, trellis.subscribe(channel, other) as events:
         await until(events, Welcome)
@@ -120,9 +120,7 @@ async def test_a_subscription_knows_who_is_in_each_of_its_channels(server: Serve
         assert events.peers == {}
 
 
-async def test_the_place_to_continue_is_behind_what_was_returned_and_not_behind_what_has_arrived(
-    server: Server, channel: str
-) -> None:
+async def test_the_resume_position_follows_the_last_returned_message(server: Server, channel: str) -> None:
     """Messages arrive several at a time; a program that stores its place after each of them loses none."""
     async with TrellisClient(server.http) as trellis:
         said = [receipt.sequence async for receipt in trellis.publish_many(channel, range(5))]  # type: ignore[union-attr]
@@ -142,7 +140,7 @@ async def test_a_cancelled_wait_misses_nothing(server: Server, channel: str) -> 
             assert await hear(events, 1) == [n]
 
 
-async def test_a_slow_consumer_is_cut_off_and_still_hears_everything(server: Server, channel: str) -> None:
+async def test_a_slow_consumer_is_disconnected_and_still_receives_everything(server: Server, channel: str) -> None:
     async with TrellisClient(server.http) as trellis, trellis.subscribe(channel) as events:
         await until(events, Welcome)
         for n in range(30):
@@ -179,7 +177,7 @@ async def test_another_task_may_end_a_subscription_that_waits(server: Server, ch
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], scope="module")
-async def test_what_is_no_longer_kept_is_a_gap(tmp_path: Path) -> None:
+async def test_messages_that_are_no_longer_kept_appear_as_a_gap(tmp_path: Path) -> None:
     small = {"TRELLIS_LOG__SEGMENT_BYTES": "4096"}
     with Server(tmp_path / "data", env=small) as server:
         async with TrellisClient(server.http) as trellis:

@@ -1,4 +1,4 @@
-"""`trellis backup` of a gateway under load, and `trellis restore`: the same gateway, on another machine."""
+"""`trellis backup` of a gateway under load and `trellis restore` reproduce the gateway on another machine."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return folder / "backup", key, told, before, log, trellis("identity", "show", "--data", data)
 
 
-def test_what_was_restored_is_the_same_gateway(made: Made, tmp_path: Path) -> None:
+def test_a_restore_reproduces_the_gateway(made: Made, tmp_path: Path) -> None:
     backup, key, told, before, log, identity = made
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     data = tmp_path / "machine" / "data"
@@ -202,7 +202,7 @@ def test_a_passphrase_is_never_an_argument_and_its_file_is_secret(tmp_path: Path
         trellis("backup", tmp_path / "backup", "--data", tmp_path, "--passphrase-file", file)
 
 
-def test_what_cannot_be_backed_up_is_said_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_failed_backup_reports_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="no gateway has run with"):
         trellis("backup", tmp_path / "backup", "--data", tmp_path / "none")
     (tmp_path / "there").touch()

@@ -1,4 +1,4 @@
-"""`trellis cluster demo`: with genuine NATS servers and gateways, and what it says when something is lost."""
+"""`trellis cluster demo` runs genuine NATS servers and gateways, and reports lost messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def everything(matrix: list[Any]) -> bool:
     return pairs == [(one, other) for one in PROTOCOLS for other in PROTOCOLS]
 
 
-def test_every_protocol_is_heard_at_another_gateway(temporary: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_protocol_reaches_listeners_at_another_gateway(
+    temporary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     demo(as_json=True, kill=False)
     matrices = json.loads(capsys.readouterr().out)["matrices"].values()
     assert [*map(everything, matrices)] == [True, True], "broadcasts and direct messages"
@@ -61,7 +63,7 @@ def test_nothing_is_lost_when_a_server_and_a_gateway_are_killed(capsys: pytest.C
         ([(1, "a"), (2, "b"), (4, "b")], "has a text twice"),
     ],
 )
-def test_what_was_heard_is_compared(heard: list[tuple[int, str]], fault: str | None) -> None:
+def test_received_messages_are_compared_with_accepted_ones(heard: list[tuple[int, str]], fault: str | None) -> None:
     traffic = Traffic()
     traffic.accepted = {1: "a", 2: "b"}
     traffic._heard = {"one": heard}
@@ -90,7 +92,7 @@ class UnreliableChannel:
             self.received.put_nowait(ReceivedMessage(channel, content))
 
 
-def test_what_is_refused_or_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_or_lost_messages_are_published_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_demo, "REPEAT_SECONDS", 0.01)
     monkeypatch.setattr(cluster_demo, "REFUSED_SECONDS", 0.01)
     room, matrix = UnreliableChannel(), Matrix("")
@@ -101,7 +103,9 @@ def test_what_is_refused_or_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("cell", "faults"), [(None, []), (1.0, ["the log differs"]), (None, ["the log differs"])])
-def test_what_is_missing_fails(monkeypatch: pytest.MonkeyPatch, cell: float | None, faults: list[str]) -> None:
+def test_a_missing_message_or_a_differing_log_fails_the_demo(
+    monkeypatch: pytest.MonkeyPatch, cell: float | None, faults: list[str]
+) -> None:
     async def run(_folder: Path, **_options: bool) -> cluster_demo.Found:
         return cluster_demo.Found([Matrix("", {("a", "a"): cell})], 1, faults)
 

@@ -1,4 +1,4 @@
-"""`trellis demo`: the matrix, and what becomes of it when something does not work."""
+"""`trellis demo` shows the matrix of deliveries, and the reason of each that failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.commands.common import CommandError
 from gateway.commands.demo import Matrix
 
 
-def test_everybody_hears_everybody(tmp_path: Path) -> None:
+def test_every_protocol_reaches_every_other(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "TRELLIS_PORT": "not for this one"}
     done = subprocess.run(
         [sys.executable, "-m", "gateway", "demo"], capture_output=True, timeout=90, env=environment, check=False
@@ -37,7 +37,7 @@ def test_everybody_hears_everybody(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_what_did_not_arrive_is_shown_with_its_reason() -> None:
+def test_missing_messages_are_shown_with_their_reason() -> None:
     matrix = Matrix("A title")
     matrix.cells = {("a", "a"): 1.4, ("a", "b"): None, ("b", "a"): 120.0, ("b", "b"): 3.0}
     matrix.faults = ["a to b: refused"]
@@ -61,7 +61,7 @@ class ListeningClient:
             self.received.put_nowait(one)
 
 
-def test_only_the_very_message_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_expected_message_counts_as_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "TIMEOUT_SECONDS", 0.01)
     what = ReceivedMessage("demo", "hi", True)
 
@@ -98,7 +98,7 @@ def test_broadcasts_and_direct_messages_decide(
         demo.demo()
 
 
-def test_a_gateway_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_a_failed_start_is_reported_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where a directory should be")
 
     async def scenario() -> None:
@@ -109,7 +109,7 @@ def test_a_gateway_that_does_not_start_says_why(tmp_path: Path) -> None:
         asyncio.run(scenario())
 
 
-def test_an_author_reads_what_it_writes() -> None:
+def test_an_author_reads_its_own_nodes() -> None:
     author = ArborAuthor("ada")
     community = author.identity().id  # any id will do
     node = author.reply(community, "héllo", {"to/1": "7", "json/1": "true"})
@@ -120,7 +120,7 @@ def test_an_author_reads_what_it_writes() -> None:
     assert author.reply(community, "héllo", {}).id != author.reply(community, "héllo", {}).id
 
 
-def test_an_author_dates_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_of_an_author_have_the_current_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its replies would look old, and be set aside, were each dated a millisecond after the one before it."""
     author = ArborAuthor("ada")
     now = time.time() + 1000

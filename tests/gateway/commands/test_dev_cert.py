@@ -67,7 +67,7 @@ def test_a_gateway_serves_https_and_sprout_with_it(tmp_path: Path) -> None:
         assert f"{server.sprout} (TCP), {secure} (TLS)" in server.log
 
 
-def test_the_commands_say_how_its_authority_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_explain_how_to_trust_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert dev_cert(tmp_path) == 0
     files = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
     with Server(tmp_path / "data", *files, "--sprout-tls-port", "0") as server:
@@ -100,7 +100,7 @@ def issue(folder: Path, skew: timedelta, days: int, monkeypatch: pytest.MonkeyPa
         (2, 20, []),
     ],
 )
-def test_the_log_says_when_clients_refuse_a_certificate_by_its_dates(
+def test_the_log_warns_of_certificates_outside_their_validity(
     begun: int, days: int, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, key = issue(tmp_path, timedelta(days=begun), days, monkeypatch)
@@ -109,7 +109,7 @@ def test_the_log_says_when_clients_refuse_a_certificate_by_its_dates(
     assert [line["event"] for line in lines] == said
 
 
-def test_nobody_is_told_to_trust_an_authority_of_a_certificate_that_has_expired(
+def test_an_expired_certificate_gets_no_advice_to_trust_its_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, key = issue(tmp_path, timedelta(days=2), -1, monkeypatch)

@@ -1,4 +1,4 @@
-"""`trellis explain`: the answer is the one that a gateway gives, and the rule is the one that decides."""
+"""`trellis explain` gives the verdict of the gateway, and names the rule that decides."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ WRONG = [("key:nobody", "publish", "x"), ("smtp:anonymous", "publish", "x"), ("k
 
 
 @pytest.mark.parametrize(("asked", "code", "said"), ANSWERS)
-def test_the_rule_that_decides_is_told(
+def test_explain_prints_the_deciding_rule(
     explain: Callable[..., tuple[int, str]], asked: tuple[str, ...], code: int, said: str
 ) -> None:
     assert explain(*asked) == (code, said)
 
 
 @pytest.mark.parametrize("asked", WRONG)
-def test_what_makes_no_sense_is_a_wrong_usage(explain: Callable[..., tuple[int, str]], asked: tuple[str, ...]) -> None:
+def test_invalid_arguments_exit_with_2(explain: Callable[..., tuple[int, str]], asked: tuple[str, ...]) -> None:
     assert explain(*asked) == (2, "")
 
 
-def test_without_keys_and_grants_it_says_so(tmp_path: Path) -> None:
+def test_explain_reports_that_there_are_no_keys_and_grants(tmp_path: Path) -> None:
     for verb, code in (("publish", 0), ("admin", 1)):
         done = CliRunner().invoke(app, ["explain", "rest:anonymous", verb, "x", "--data", str(tmp_path)])
         assert done.exit_code == code
@@ -86,7 +86,7 @@ def test_without_keys_and_grants_it_says_so(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "it changes nothing"
 
 
-def test_what_users_gave_is_found_while_the_gateway_runs_and_after(tmp_path: Path) -> None:
+def test_rights_given_by_users_are_found_with_and_without_a_running_gateway(tmp_path: Path) -> None:
     data = tmp_path / "data"
     secret = KeyFile(data / "keys" / "api-keys.json").add("ada", ("*:*", "admin:*"))
     with Server(data) as server:
@@ -104,7 +104,7 @@ def test_what_users_gave_is_found_while_the_gateway_runs_and_after(tmp_path: Pat
     assert running.stdout in (stopped.stdout, f"no: no rule of {ALICE} covers it\n"), "the index may be a moment behind"
 
 
-def test_the_verdict_is_what_is_allowed() -> None:
+def test_the_verdict_equals_that_of_the_access_check() -> None:
     access = Access([ApiKey("k", digest("s"), ("*:a*", "!publish:ab"))], grants={"toy:anonymous": ("subscribe:*",)})
     access.set_given_rights("toy:x", [Right("publish", "ab")])
     k = access.authenticate("toy", "s")
@@ -116,6 +116,6 @@ def test_the_verdict_is_what_is_allowed() -> None:
                 assert access.explain(*asked).allowed == access.allowed(*asked), asked
 
 
-def test_who_names_a_key_alone_is_told_how_it_is_written(tmp_path: Path) -> None:
+def test_a_bare_key_name_is_corrected_in_the_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["explain", "ada", "publish", "lobby", "--data", str(tmp_path)])
     assert "the key called ada is key:ada" in " ".join(done.stderr.split())

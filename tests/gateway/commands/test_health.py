@@ -49,7 +49,7 @@ def test_a_gateway_with_tls_is_ready_or_not(tmp_path: Path) -> None:
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 60000\r\n\r\n" + b"[" * 60_000, b"", "is this a Trellis gateway"),
     ],
 )
-def test_who_answers_without_an_end_is_left(
+def test_an_endless_answer_fails_the_check_in_time(
     head: bytes, part: bytes, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time is up when the answer has begun."""

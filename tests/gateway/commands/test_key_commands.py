@@ -68,7 +68,7 @@ def test_a_key_is_limited_in_time_and_rights_and_rotated(tmp_path: Path) -> None
     assert trellis("key", "rotate", "nobody", *data).returncode == 1
 
 
-def test_the_list_tells_when_a_key_was_last_used(tmp_path: Path) -> None:
+def test_the_list_shows_the_last_use_of_a_key(tmp_path: Path) -> None:
     data = tmp_path / "data"
     key = KeyFile(data / "keys/api-keys.json").add("ada")
     with Server(data) as server:
@@ -105,7 +105,7 @@ def test_a_running_gateway_notices_keys(tmp_path: Path) -> None:
         assert key not in server.log
 
 
-def test_a_removed_key_hears_nothing_more(tmp_path: Path) -> None:
+def test_removing_a_key_closes_its_connections(tmp_path: Path) -> None:
     with Server(tmp_path / "data") as server:
         data = ("--data", str(server.data))
         kept, lost = (trellis("key", "add", name, *data).stdout.strip() for name in ("kept", "lost"))
@@ -160,7 +160,7 @@ def test_a_new_identity_is_a_key_and_a_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "ü" * 129, "half a character \udcff"])
-def test_an_identity_that_no_relay_takes_is_not_made(name: str, tmp_path: Path) -> None:
+def test_an_identity_that_relays_would_refuse_is_not_made(name: str, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["identity", "new", name, "--folder", str(tmp_path)]).exit_code == 2
     assert not [*tmp_path.iterdir()]
 

@@ -26,7 +26,7 @@ from tests.server import Server
 # Configuration
 
 
-def test_check_config_prints_what_can_be_read_again(tmp_path: Path) -> None:
+def test_check_config_prints_a_configuration_that_can_be_loaded(tmp_path: Path) -> None:
     file = tmp_path / "trellis.toml"
     file.write_text(
         '[auth.grants]\n"sprout:anonymous" = ["subscribe:*"]\n[channels]\nnames = ["news", "weather/berlin"]\n'
@@ -62,7 +62,7 @@ def test_secrets_are_stars() -> None:
     ]
 
 
-def test_variables_of_the_commands_are_no_faults_of_serve() -> None:
+def test_serve_accepts_variables_of_other_commands() -> None:
     done = trellis("check-config", TRELLIS_URL="http://127.0.0.1:1", TRELLIS_KEY="x")
     assert done.returncode == 0
     assert "TRELLIS" not in done.stdout
@@ -70,7 +70,7 @@ def test_variables_of_the_commands_are_no_faults_of_serve() -> None:
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", ["log", "index.sqlite"])
-def test_data_that_cannot_be_used_is_told_in_one_sentence(tmp_path: Path, loop: str, name: str) -> None:
+def test_unusable_data_is_reported_in_one_line(tmp_path: Path, loop: str, name: str) -> None:
     (tmp_path / name).mkdir() if name == "index.sqlite" else (tmp_path / name).touch()
     done = process("serve", "--port", "0", "--sprout-port", "0", "--data", str(tmp_path), "--loop", loop)
     assert (done.returncode, done.stdout) == (1, ""), "it is not ready, and does not say so"
@@ -118,7 +118,7 @@ def test_the_warehouse_has_one_default() -> None:
     assert f"/{default}/" in (root / ".gitignore").read_text().splitlines()
 
 
-def test_what_peers_signed_is_verified_too(tmp_path: Path) -> None:
+def test_verify_checks_the_signatures_of_peers(tmp_path: Path) -> None:
     async def say(server: Server) -> None:
         async with SproutClient(server.http, server.sprout, ArborAuthor("ada")) as ada:
             await ada.publish("signed", {"content": "genuine"})

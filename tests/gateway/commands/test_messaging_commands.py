@@ -88,7 +88,7 @@ def test_content_is_json_or_text(run: Run, server: Server, given: str, content: 
     assert message["content"] == content
 
 
-def test_a_channel_called_like_a_folder_is_no_way_up(run: Run) -> None:
+def test_a_channel_named_dot_dot_is_published_to(run: Run) -> None:
     assert json.loads(run("publish", "..", "hi", "--json").stdout)["channel"] == ".."
 
 
@@ -121,7 +121,7 @@ def test_a_line_that_is_not_json_is_a_json_string(run: Run, server: Server) -> N
     assert '{"n": 1.10}' in page, "JSON is sent as it is"
 
 
-def test_many_lines_and_their_repetition(run: Run, server: Server) -> None:
+def test_many_lines_are_published_in_order_and_once_with_a_key(run: Run, server: Server) -> None:
     lines = "".join(f'{{"n": {n}}}\n' for n in range(3 * LINES + 5))
     plain = run("publish", "many", "--json", stdin=lines)
     assert plain.returncode == 0
@@ -197,7 +197,7 @@ def test_tail_shows_messages_of_people_and_of_programs(run: Run, server: Server)
         assert json.loads(as_json.next())["content"] == {"a": [1, "\u2028"]}
 
 
-def test_tail_begins_where_it_is_told_to(run: Run, server: Server) -> None:
+def test_tail_begins_after_the_given_sequence(run: Run, server: Server) -> None:
     sequences = [json.loads(run("publish", "replayed", str(n), "--json").stdout)["sequence"] for n in range(3)]
     with tailing("replayed", "--after", str(sequences[0]), "--json", url=server.http) as tail:
         assert [json.loads(tail.next())["sequence"] for _ in range(2)] == sequences[1:]

@@ -1,4 +1,4 @@
-"""`trellis status`, `top`, `links` and `bench`: what they show of a real gateway, to people and to programs."""
+"""`trellis status`, `top`, `links` and `bench` describe a real gateway to people and to programs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_status_is_one_screen(run: Run, server: Server) -> None:
     assert (shown["ready"], shown["statistics"]["channelCount"]) == (True, 1)
 
 
-def test_status_tells_which_right_a_key_lacks(tmp_path: Path) -> None:
+def test_status_names_the_right_that_a_key_lacks(tmp_path: Path) -> None:
     file = KeyFile(tmp_path / "keys" / "api-keys.json")
     narrow = file.add("narrow", ("publish:lobby",))
     with Server(tmp_path) as server:
@@ -83,7 +83,7 @@ def test_status_tells_which_right_a_key_lacks(tmp_path: Path) -> None:
         assert more().endswith("give a key with --key or TRELLIS_KEY")
 
 
-def test_links_tell_why_they_are_down(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_shows_the_reason_of_a_failed_link(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     deadline = time.monotonic() + 30
     while not (link := json.loads(run("links", "--json").stdout)[0])["failures"]:
         assert time.monotonic() < deadline
@@ -154,7 +154,7 @@ def test_bench_measures_every_way(run: Run, server: Server) -> None:
     assert (found["refused"], found["leftOut"]) == (0, None)
 
 
-def test_bench_is_bounded_and_says_what_failed(run: Run) -> None:
+def test_bench_bounds_its_arguments_and_reports_failures(run: Run) -> None:
     for flag, value in (("--rate", "100000"), ("--listeners", "1000"), ("--seconds", "3600"), ("--size", "1000000")):
         assert run("bench", flag, value).exit_code == 2
     assert run("bench", "--rate", "1000", "--listeners", "50").exit_code == 2
@@ -163,7 +163,7 @@ def test_bench_is_bounded_and_says_what_failed(run: Run) -> None:
     assert "no gateway at http://127.0.0.1:9" in str(nobody.exception)
 
 
-def test_bench_ends_early_where_the_gateway_does_not_keep_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_ends_early_if_the_gateway_does_not_keep_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_load, "BEHIND_SECONDS", 0)  # one message may be under way, and no other
     done = run("bench", "--seconds", "10", "--rate", "1000", "--listeners", "2")
     assert "the load by REST and WebSocket ended early" in str(done.exception)

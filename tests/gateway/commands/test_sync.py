@@ -1,4 +1,4 @@
-"""`trellis sync` between two real gateways: each gets what only the other one has, under its id, signed as it was."""
+"""`trellis sync` exchanges missing messages between two real gateways, with their ids and signatures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def has(server: Server, channel: str, count: int) -> bool:
     return len(history(server, channel)) == count
 
 
-def test_each_side_gets_what_it_lacks_under_its_id(gateways: Pair, sync: Callable[..., Any]) -> None:
+def test_each_gateway_gets_missing_messages_under_their_ids(gateways: Pair, sync: Callable[..., Any]) -> None:
     one, two = gateways
     for n in range(3):
         publish(one, "sync/a", {"one": n}, **{"Idempotency-Key": f"k{n}"})
@@ -99,7 +99,7 @@ def test_one_direction_at_a_time(gateways: Pair, sync: Callable[..., Any]) -> No
     assert told(one, "way") == told(two, "way")
 
 
-def test_what_was_signed_stays_signed(gateways: Pair, sync: Callable[..., Any]) -> None:
+def test_signatures_survive_a_sync(gateways: Pair, sync: Callable[..., Any]) -> None:
     one, two = gateways
     alice, at = Publisher(1), int(time.time() * 1000)
     signed, both = alice.message("signed", {"n": 1}, at), alice.message("signed", {"n": 2}, at + 1)
@@ -116,7 +116,7 @@ def test_what_was_signed_stays_signed(gateways: Pair, sync: Callable[..., Any]) 
     assert sync("--channels", "signed")["here"] == 0
 
 
-def test_what_is_older_is_left_alone(gateways: Pair, sync: Callable[..., Any]) -> None:
+def test_the_since_option_limits_the_compared_messages(gateways: Pair, sync: Callable[..., Any]) -> None:
     publish(gateways[0], "age", "now")
     assert sync("--channels", "age", "--since", "1h", "--dry-run")["here"] == 1
     assert (
@@ -124,7 +124,7 @@ def test_what_is_older_is_left_alone(gateways: Pair, sync: Callable[..., Any]) -
     )
 
 
-def test_what_cannot_be_handed_over_is_named(gateways: Pair) -> None:
+def test_refused_messages_are_reported_line_by_line(gateways: Pair) -> None:
     two = gateways[1]
     at = int(time.time() * 1000)
     forged = Publisher(1).message("forged", {"n": 1}, at)
@@ -179,7 +179,7 @@ def test_a_malformed_request_is_refused(gateways: Pair, path: str, body: bytes, 
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
 
 
-def test_rights_decide_what_is_compared_and_taken(tmp_path: Any) -> None:
+def test_rights_limit_compared_and_imported_messages(tmp_path: Any) -> None:
     keys = KeyFile(tmp_path / "data/keys/api-keys.json")
     reader, writer = keys.add("reader", ["history:open/*"]), keys.add("writer", ["publish:*"])
     root = keys.add("root", ["*:*"])
@@ -242,7 +242,7 @@ def hostile(behind: Server, change: Callable[[bytes], bytes]) -> Iterator[str]:
             thread.join()
 
 
-def test_a_hostile_gateway_hands_over_nothing_that_nobody_asked_for(gateways: Pair) -> None:
+def test_unrequested_messages_of_a_hostile_gateway_are_refused(gateways: Pair) -> None:
     one, two = gateways
     asked = publish(two, "wanted", "asked for")
 
@@ -304,7 +304,7 @@ def test_messages_on_other_channels_than_those_named_are_refused(gateways: Pair,
     assert results == ["accepted" if channel in taken else 400 for channel in channels]
 
 
-def test_what_has_a_second_id_is_handed_over_too(gateways: Pair, sync: Callable[..., Any]) -> None:
+def test_messages_with_a_second_id_are_handed_over(gateways: Pair, sync: Callable[..., Any]) -> None:
     """An id that was taken at the other gateway: the sets have another text than the line, which tells the id alone."""
     two = gateways[1]
     own = publish(two, "second", "own")

@@ -1,4 +1,4 @@
-"""`trellis sync` hands signed Arbor nodes over: the other gateway has the same nodes, and checks who signed them."""
+"""`trellis sync` hands signed Arbor nodes over, and the other gateway verifies and stores the same nodes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_gateway_that_knows_nothing_of_a_community_gets_all_of_it(
     assert said(one, "grove") == said(two, "grove")
 
 
-def test_answers_to_what_others_said_keep_their_place(gateways: Pair, author: Callable[[str], Forge]) -> None:
+def test_replies_to_foreign_messages_keep_their_parent(gateways: Pair, author: Callable[[str], Forge]) -> None:
     """The nodes that a gateway made of messages of other protocols come with the first node that needs them."""
     one, two = gateways
     alice = author("alice")
@@ -173,7 +173,7 @@ def test_the_names_of_channels_have_to_agree(gateways: Pair, author: Callable[[s
     assert not held(two, community)
 
 
-def test_what_was_not_compared_is_named(gateways: Pair, author: Callable[[str], Forge]) -> None:
+def test_nodes_with_uncompared_ancestors_are_reported(gateways: Pair, author: Callable[[str], Forge]) -> None:
     one, two = gateways
     alice = author("alice")
     community = alice.community("old")
@@ -185,7 +185,7 @@ def test_what_was_not_compared_is_named(gateways: Pair, author: Callable[[str], 
     assert sync(one, two, "--channels", "old")["pushed"] == 2
 
 
-def test_what_is_forged_is_refused(gateways: Pair, author: Callable[[str], Forge]) -> None:
+def test_forged_nodes_are_refused(gateways: Pair, author: Callable[[str], Forge]) -> None:
     two = gateways[1]
     alice = author("carol-gpg")
     community = alice.community("forged")

@@ -1,4 +1,4 @@
-"""Long answers: whose turn it is, how much of the loop's time they take, and who gets a slot."""
+"""Long answers take turns, a bounded share of the loop, and a limited number of slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bounded map does what a list of pairs does that is cut at its beginning."""
+"""A bounded map equals a list of pairs that is cut at its beginning."""
 
 from __future__ import annotations
 

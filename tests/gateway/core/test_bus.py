@@ -191,7 +191,7 @@ def test_a_message_is_logged_before_it_is_delivered(core: Core, join: Make, monk
     assert order[-2:] == ["log", "deliver"], "the channel was settled first"
 
 
-def test_a_copy_is_recognised_at_once_and_for_ever(core: Core) -> None:
+def test_a_copy_is_recognised_before_and_after_it_is_indexed(core: Core) -> None:
     message = core.say(ids=("theirs",))
     receipt = core.bus.find("theirs")
     assert receipt == (message.seq, message.id, message.time, ())

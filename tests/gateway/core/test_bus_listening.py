@@ -1,4 +1,4 @@
-"""Listening on the bus: sessions, identities, and how long they are known."""
+"""Sessions listen on the bus with identities, and are forgotten when they leave."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Listening
 
 
-def test_joining_tells_the_others_and_returns_them(core: Core, join: Make) -> None:
+def test_joining_notifies_other_sessions_and_returns_their_peers(core: Core, join: Make) -> None:
     a, b = join("lobby"), join("lobby")
     c = join()
     assert core.bus.subscribe(c, "lobby") == [a.peer, b.peer]
@@ -50,7 +50,7 @@ class Deaf(Session):
         """Nothing."""
 
 
-def test_nothing_is_done_for_sessions_that_have_no_word_for_joining(core: Core, join: Make) -> None:
+def test_sessions_without_presence_cause_no_notices(core: Core, join: Make) -> None:
     deaf = [Deaf(core.bus, Principal("anonymous")) for _ in range(FEW + 1)]
     core.bus.presence.notices.post = list[Callable[[], None]]().append
     core.bus.presence.notices.later = lambda _seconds, _call: None
@@ -100,7 +100,7 @@ def test_sessions_are_counted_by_address(core: Core, toy_session: type[ToySessio
 # Identities
 
 
-def test_binding_an_identity_is_told_to_the_others(core: Core, join: Make) -> None:
+def test_binding_an_identity_notifies_other_sessions(core: Core, join: Make) -> None:
     a, b, c = join("lobby"), join("lobby"), join("lobby")
     a.take(), b.take()
     alice = core.peers.identity("toy", "alice")
@@ -173,7 +173,7 @@ def test_waiting_sessions_resume_in_order(join: Make, full_disk: Callable[[bool]
     assert (a.wakes, b.wakes) == (1, 1)
 
 
-def test_a_session_that_misses_a_message_is_closed_alone(
+def test_only_a_session_that_misses_a_message_is_closed(
     core: Core, join: Make, echo_session: type[EchoSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = join("lobby", kind=echo_session), join("lobby")

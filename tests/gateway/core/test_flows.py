@@ -1,4 +1,4 @@
-"""What is counted of the way from protocol to protocol, and what the log is told of it."""
+"""Deliveries from protocol to protocol are counted, and the counts are logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes alone is gathered until the turn of the loop ends, and published as runs of several senders."""
+"""Single messages are gathered until the turn of the loop ends, and published as runs of several senders."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def room(core: Core, toy_session: type[ToySession]) -> GatheringBus:
     return GatheringBus(core, *[toy_session] * 3)
 
 
-def test_messages_of_one_turn_are_logged_together_and_heard_by_all_others(room: GatheringBus) -> None:
+def test_messages_of_one_turn_are_logged_together_and_reach_all_others(room: GatheringBus) -> None:
     for who, content in ((0, b"1"), (1, b"2"), (0, b"3")):
         room.say(who, content)
     assert (room.runs, room.heard()) == ([], [[], [], []])
@@ -113,7 +113,7 @@ def test_actions_that_depend_on_gathered_messages_come_after_them(
     assert b"1" in room.sessions[1].heard
 
 
-def test_a_newcomer_does_not_hear_what_was_said_before(room: GatheringBus, toy_session: type[ToySession]) -> None:
+def test_a_newcomer_does_not_receive_earlier_messages(room: GatheringBus, toy_session: type[ToySession]) -> None:
     room.say(0, b"1")
     late = toy_session(room.core.bus)
     room.core.bus.subscribe(late, "lobby")
@@ -162,7 +162,7 @@ def test_messages_of_programs_are_gathered_across_channels_and_found_by_their_ke
     assert room.heard()[0] == [b"1", b"3", b"2"]
 
 
-def test_a_bug_that_is_met_at_the_end_of_the_turn_is_told_to_all_whom_it_concerns(room: GatheringBus) -> None:
+def test_a_fault_at_the_end_of_the_turn_refuses_every_affected_message(room: GatheringBus) -> None:
     class Broken:
         name = "broken"
 

@@ -1,4 +1,4 @@
-"""Notices of joins and leaves: at once for few sessions, gathered for many, never after a message of the newcomer."""
+"""Notices of joins and leaves are sent at once to few sessions, and gathered for many."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def left(session: ToySession) -> tuple[str, str, int]:
     return ("-", "lobby", session.peer.number)
 
 
-def test_few_are_told_at_once(core: Core, join: Make) -> None:
+def test_few_listeners_are_notified_at_once(core: Core, join: Make) -> None:
     crowd = CrowdedChannel(core, join)
     join("lobby")  # whose notice waits, in another channel
     few = [join("elsewhere") for _ in range(FEW)]
@@ -71,7 +71,7 @@ def test_few_are_told_at_once(core: Core, join: Make) -> None:
     assert crowd.delays
 
 
-def test_many_are_told_later_in_slices_and_of_all_newcomers_at_once(
+def test_many_listeners_are_notified_later_in_slices(
     crowd: CrowdedChannel, join: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "SLICE", 50)
@@ -97,7 +97,7 @@ def test_notices_that_come_during_a_round_are_gathered_for_the_next(
     assert all(each.take() == [came(second)] for each in crowd.many)
 
 
-def test_a_message_waits_for_the_notice_of_its_sender_alone(core: Core, crowd: CrowdedChannel, join: Make) -> None:
+def test_a_message_is_preceded_only_by_the_notice_of_its_sender(core: Core, crowd: CrowdedChannel, join: Make) -> None:
     """Else one step would tell everybody of all who came before."""
     newcomers = [join("lobby") for _ in range(3)]
     newcomers[1].receive_data(b"1")
@@ -107,7 +107,7 @@ def test_a_message_waits_for_the_notice_of_its_sender_alone(core: Core, crowd: C
     assert not core.bus.presence.notices
 
 
-def test_a_direct_message_waits_for_the_notice_to_its_receiver_alone(
+def test_a_direct_message_is_preceded_only_by_the_notice_to_its_receiver(
     core: Core, crowd: CrowdedChannel, join: Make
 ) -> None:
     """Else who joins, sends one and leaves would cause a write for every listener each time."""
@@ -134,7 +134,7 @@ def test_waiting_notices_come_before_a_list_of_peers(core: Core, crowd: CrowdedC
     assert all(each.take() == [came(newcomer)] for each in others)
 
 
-def test_a_peer_that_joins_and_leaves_between_rounds_is_mentioned_only_to_those_who_saw_it(
+def test_a_peer_that_left_between_rounds_is_announced_only_to_witnesses(
     core: Core, crowd: CrowdedChannel, join: Make
 ) -> None:
     passing = join("lobby")
@@ -171,7 +171,7 @@ def test_a_notice_cancels_only_the_one_before_it(core: Core, crowd: CrowdedChann
     assert all([sign for sign, _, _ in each.take()] == ["+", "-", "+", "-"] for each in crowd.many)
 
 
-def test_a_session_that_stops_listening_is_told_no_more(core: Core, crowd: CrowdedChannel, join: Make) -> None:
+def test_a_session_that_stops_listening_gets_no_pending_notices(core: Core, crowd: CrowdedChannel, join: Make) -> None:
     newcomer = join("lobby")
     core.bus.unsubscribe(crowd.many[9], "lobby")
     core.bus.subscribe(crowd.many[9], "lobby")
@@ -180,7 +180,7 @@ def test_a_session_that_stops_listening_is_told_no_more(core: Core, crowd: Crowd
     assert crowd.many[8].take() == [came(newcomer)]
 
 
-def test_the_oldest_notice_is_delivered_at_once_where_too_many_wait(
+def test_the_oldest_notice_is_delivered_at_once_if_too_many_wait(
     crowd: CrowdedChannel, join: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "MAX_NOTICES", 2)
@@ -190,7 +190,7 @@ def test_the_oldest_notice_is_delivered_at_once_where_too_many_wait(
     assert all(each.take() == [came(newcomer) for newcomer in newcomers] for each in crowd.many)
 
 
-def test_an_error_of_one_session_stops_nobody(
+def test_an_error_of_one_session_stops_no_other_notice(
     crowd: CrowdedChannel, join: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_channel: str, _peer: object) -> None:

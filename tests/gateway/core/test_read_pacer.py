@@ -1,4 +1,4 @@
-"""How fast connections are read: by bytes, and by what had to be refused."""
+"""Connections are read at a pace that depends on their bytes and on their refused requests."""
 
 from __future__ import annotations
 

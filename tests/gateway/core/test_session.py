@@ -257,7 +257,7 @@ def test_the_backlog_is_dropped_at_the_end(core: Core, session: ToySession) -> N
     assert core.log.next_seq == 2  # a block of numbers; nothing was published
 
 
-def test_goodbye(session: ToySession) -> None:
+def test_goodbye_closes_the_session_with_1001(session: ToySession) -> None:
     session.goodbye()
     assert session.closing is not None
     assert session.closing.code == 1001

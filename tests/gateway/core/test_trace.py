@@ -1,4 +1,4 @@
-"""Traces: when a message was logged, on disk, queued and written, while its channel is traced and no longer."""
+"""Traces record when a message was logged, on disk, queued and written, while its channel is traced."""
 
 from __future__ import annotations
 

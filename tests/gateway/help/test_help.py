@@ -1,4 +1,4 @@
-"""The documentation at `/help`: every page in a frame with the shelves, and every link in it leads on."""
+"""The documentation at `/help` has every page in a frame with the shelves, and no broken link."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def links(text: str) -> list[str]:
     return [unescape(found) for found in re.findall(r'<a [^>]*href="([^"]+)"', text) if "://" not in found]
 
 
-def test_the_shelves_stand_beside_each_page_and_the_page_is_marked(http: httpx.Client) -> None:
+def test_each_page_shows_the_shelves_and_marks_itself(http: httpx.Client) -> None:
     text = http.get("/help/how-to/monitor.html").text
     for shelf in ("Tutorial", "How-to", "Reference", "Explanation"):
         assert f"<h2>{shelf}</h2>" in text
@@ -78,7 +78,7 @@ def test_the_shelves_stand_beside_each_page_and_the_page_is_marked(http: httpx.C
     assert "<!--" not in text.split("<article>")[1]
 
 
-def test_what_is_searched_for_is_found_and_stays_text(http: httpx.Client) -> None:
+def test_search_finds_pages_and_escapes_the_query(http: httpx.Client) -> None:
     found = http.get("/help/search.html", params={"q": "webhook attempts"}).text
     assert found.index('href="how-to/webhooks.html"') < found.index('href="configuration.html"')
     hostile = http.get("/help/search.html", params={"q": '"><img src=x>'}).text
@@ -131,7 +131,7 @@ def test_a_page_is_found_by_its_address(manual: Manual) -> None:
     assert manual.page("performance/rest.svg") is None
 
 
-def test_markup_becomes_html_that_the_policy_takes() -> None:
+def test_markdown_is_rendered_as_html_within_the_policy() -> None:
     page = render(
         "# A `title`\n\n## Same\n\n## Same\n\n<!-- run -->\n```sh\nls <x>\n```\n\n"
         "| a | b |\n|---|---:|\n| [to](x/README.md#y) | [out](https://example.com/a.md) |\n"

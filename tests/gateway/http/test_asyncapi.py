@@ -1,4 +1,4 @@
-"""`/asyncapi.json`: what is on the wires is what it says."""
+"""`/asyncapi.json` describes the frames on the wires."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def said(document: Any, channel: str, action: str, value: Any) -> list[str]:
     return [message["name"] for message in found if fits(value, message["payload"])]
 
 
-def test_it_is_whole(document: Any, server: Server) -> None:
+def test_the_document_has_every_channel_and_valid_references(document: Any, server: Server) -> None:
     assert document["asyncapi"] == "3.0.0"
     assert document["servers"] == {
         "websockets": {"host": server.http, "protocol": "ws"},
@@ -135,7 +135,7 @@ def test_the_reference_has_an_example_of_each_message(document: Any) -> None:
     assert not {name for name in names if f"| `{name}` |" not in page}
 
 
-def test_every_word_of_every_table_is_in_it(document: Any) -> None:
+def test_the_document_has_every_message_type_and_field(document: Any) -> None:
     def names(channel: str) -> set[str]:
         return set(document["channels"][channel]["messages"])
 

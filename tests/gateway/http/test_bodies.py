@@ -1,4 +1,4 @@
-"""Request bodies: how much of each is kept, when it is processed, and what malformed ones cost."""
+"""Request bodies are counted in memory, processed in turns, and charged if they are malformed."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_body_counts_in_the_budget_while_it_comes_and_while_it_waits(backend: 
 
 
 @BOTH
-def test_a_body_that_waits_for_its_turn_is_given_up_where_memory_is_short(backend: str) -> None:
+def test_a_waiting_body_is_refused_if_memory_is_short(backend: str) -> None:
     budget = Budget(100 << 10)
     told: list[int] = []
 
@@ -209,7 +209,7 @@ def test_a_body_is_charged_to_its_network_if_it_is_malformed(error: type[Excepti
 
 
 @pytest.mark.parametrize("length", ["10", "9" * 5_000, "-1", "x", "١"])
-def test_a_body_that_is_said_to_be_too_long_is_not_read(length: str) -> None:
+def test_a_body_with_an_excessive_content_length_is_not_read(length: str) -> None:
     headers = [(b"content-length", length.encode())]
 
     async def take() -> None:
@@ -225,7 +225,7 @@ def test_a_body_that_is_said_to_be_too_long_is_not_read(length: str) -> None:
     assert refused.value.status == 413
 
 
-def test_a_body_is_counted_once_where_uvicorn_reads_it(local: Any) -> None:
+def test_a_body_read_by_uvicorn_is_counted_once(local: Any) -> None:
     size = 500_000
     with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as slow:
         slow.sendall(HEAD % (size + 1) + b"1" * size)
@@ -236,7 +236,7 @@ def test_a_body_is_counted_once_where_uvicorn_reads_it(local: Any) -> None:
         assert size <= max(held, local.gateway.budget.held) < 1.2 * size
 
 
-def test_half_a_line_counts_too_and_is_given_up_where_memory_is_short(local: Any) -> None:
+def test_an_unfinished_line_counts_and_is_refused_if_memory_is_short(local: Any) -> None:
     size = 300_000
     lines = HEAD.replace(b"Host", b"Content-Type: application/x-ndjson\r\nHost") % (2 * size)
     with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as slow, slow.makefile("rb") as answer:

@@ -74,7 +74,7 @@ LINES = [
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.lists(st.sampled_from(LINES), max_size=12), key=st.booleans(), fails=st.booleans())
-def test_property_lines_at_once_are_lines_one_by_one(
+def test_property_lines_published_together_equal_single_lines(
     local: Any, http: httpx.Client, body: list[bytes], key: bool, fails: bool
 ) -> None:
     """Also if one of the messages that are accepted cannot be logged."""

@@ -1,4 +1,4 @@
-"""REST callers, and what is checked before anything is read, counted or kept for them."""
+"""REST callers are checked before anything is read, counted or kept for them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_invalid_channel_name_gets_no_bucket(make_still: Callable[..., Any]) 
     assert taken == ["lobby"]
 
 
-def test_a_key_is_nobody_else_whatever_it_is_called(still: Any) -> None:
+def test_keys_with_reserved_names_have_distinct_identities(still: Any) -> None:
     names = ("rest", NO_KEY, f"key:{NO_KEY}", "anonymous")
     gateway, keys = still.gateway, {name: f"the secret of {name}" for name in names}
     gateway.access.set_keys(ApiKey(name, digest(secret)) for name, secret in keys.items())
@@ -75,7 +75,7 @@ def test_a_key_is_nobody_else_whatever_it_is_called(still: Any) -> None:
     assert len({key_identity(name) for name in (None, *names)}) == len(names) + 1
 
 
-def test_half_a_character_is_no_key(make_local: Callable[..., Any]) -> None:
+def test_a_lone_surrogate_is_an_unknown_key(make_local: Callable[..., Any]) -> None:
     access = Access([ApiKey("k", digest("secret"))])
     assert access.authenticate("rest", HALF) is None
     assert access.key_name(HALF) is None
@@ -144,7 +144,7 @@ def test_every_request_is_paced(path: str, make_local: Callable[..., Any]) -> No
 
 
 @pytest.mark.parametrize("path", READ + SHOWN)
-def test_a_name_that_was_made_to_lead_here_is_refused_everywhere(path: str, local: Any) -> None:
+def test_dns_rebinding_is_refused_on_every_path(path: str, local: Any) -> None:
     answer = httpx.get(local.url + path, headers={"Host": "evil.example"})
     assert answer.status_code == 403
     assert "auth.origins" in answer.json()["detail"]
@@ -152,7 +152,7 @@ def test_a_name_that_was_made_to_lead_here_is_refused_everywhere(path: str, loca
     assert httpx.get(local.url + "/healthz", headers={"Host": "pod-7"}).status_code == 200
 
 
-def test_metrics_need_a_key_where_there_are_keys(tmp_path: Path, make_local: Callable[..., Any]) -> None:
+def test_metrics_need_a_key_if_keys_exist(tmp_path: Path, make_local: Callable[..., Any]) -> None:
     file = KeyFile(tmp_path / "data" / "keys" / "api-keys.json")
     reader, other = file.add("prometheus", ("history:*",)), file.add("other", ("publish:*",))
     url = f"{make_local().url}/metrics"

@@ -1,4 +1,4 @@
-"""What /openapi.json promises of REST, held against a running gateway by requests that schemathesis makes of it."""
+"""A running gateway keeps the promises of /openapi.json under requests that schemathesis generates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_rest_keeps_to_what_it_says_of_itself(server: Server, mode: GenerationMode) -> None:
+def test_rest_conforms_to_its_openapi_document(server: Server, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"http://{server.http}/openapi.json")
     asked = []
     for found in schema.get_all_operations():

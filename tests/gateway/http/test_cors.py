@@ -1,4 +1,4 @@
-"""CORS: allowed pages may read what REST answers, refused ones get no header of CORS."""
+"""Allowed origins may read REST answers, and others get no CORS header."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_refused_page_gets_no_header(url: str, origin: str) -> None:
         assert (response.status_code, cors(response), response.headers["vary"]) == (403, {}, "Origin")
 
 
-def test_programs_get_none_either(url: str) -> None:
+def test_requests_without_an_origin_get_no_cors_header(url: str) -> None:
     assert cors(httpx.get(url)) == {}
     assert httpx.options(url).status_code == 405, "a request without an origin is no preflight"
 

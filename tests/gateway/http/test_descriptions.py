@@ -1,4 +1,4 @@
-"""What REST tells of the whole: each sender's names everywhere, and what each protocol can carry."""
+"""REST describes each sender by all its names, and the capabilities of each protocol."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def known_senders(server: Server, connected: bool) -> dict[str, Any]:
     return known
 
 
-def test_everything_is_known_of_every_sender_and_stays_so(tmp_path: Path) -> None:
+def test_senders_are_fully_described_before_and_after_a_restart(tmp_path: Path) -> None:
     key, alice = PrivateKey(b"\x07" * 32), SequoiaForge("alice")
     address = address_of(key.public_key)
     before: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def test_everything_is_known_of_every_sender_and_stays_so(tmp_path: Path) -> Non
     assert len({found["addresses"]["sprout"] for found in before.values()}) == 4
 
 
-def test_a_connection_says_who_it_is_and_a_key_what_it_is_called(tmp_path: Path) -> None:
+def test_peers_are_described_with_identity_key_and_connections(tmp_path: Path) -> None:
     secret = KeyFile(tmp_path / "keys" / "api-keys.json").add("ops")
     narrow = KeyFile(tmp_path / "keys" / "api-keys.json").add("narrow", ["subscribe:lobby"])
 
@@ -186,9 +186,7 @@ def test_a_channel_that_was_made_has_its_address_in_every_protocol(tmp_path: Pat
             assert http.get(f"/v1/channels/room%2F{number}").json() == made.json()
 
 
-def test_a_community_that_does_not_come_is_not_waited_for_for_ever(
-    make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_a_community_times_out(make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "PREPARE_SECONDS", 0.1)
     make, orders = SigningPool.submit, list[tuple[Any, ...]]()
     monkeypatch.setattr(SigningPool, "submit", lambda *order: orders.append(order))
@@ -280,7 +278,7 @@ def test_a_pinned_channel_is_called_so_everywhere(tmp_path: Path) -> None:
         {"weather": {"topic_relay": "wx"}, "wind": {"topic_relay": "wx"}},
     ],
 )
-def test_a_pin_that_cannot_be_is_a_fault_of_the_configuration(pins: dict[str, dict[str, str]]) -> None:
+def test_an_impossible_pin_is_a_configuration_error(pins: dict[str, dict[str, str]]) -> None:
     with pytest.raises(config.BadConfiguration, match=r"channels\.pins"):
         config.load(ADAPTERS, flags={"channels.pins": pins})
 

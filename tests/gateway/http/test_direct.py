@@ -1,4 +1,4 @@
-"""A publish that is answered without an application is answered as by the application, in every respect."""
+"""A publish that is answered without the ASGI application gets the same answer as with it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def both(make_local: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Mon
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=st.lists(asked, min_size=1, max_size=5))
-def test_property_both_ways_agree(both: Both, requests: list[DirectRequest]) -> None:
+def test_property_direct_and_asgi_answers_agree(both: Both, requests: list[DirectRequest]) -> None:
     gateway = both.local.gateway
     for each in requests:
         effects = []
@@ -172,7 +172,7 @@ def test_pipelined_publishes_are_answered_in_order(local: Any) -> None:
     assert answer.count(b"HTTP/1.1 200 OK") == 1
 
 
-def test_a_body_that_comes_late_and_a_client_that_leaves_harm_nobody(local: Any) -> None:
+def test_late_bodies_and_departed_clients_disturb_no_other_request(local: Any) -> None:
     head = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
     with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as gone:
         gone.sendall(head + b'"hi"')

@@ -141,7 +141,7 @@ async def test_a_client_that_hangs_up_has_left(local: Any) -> None:
 
 
 @pytest.mark.usefixtures("either")
-def test_a_client_that_does_not_read_is_told_at_the_end(local: Any) -> None:
+def test_a_client_that_does_not_read_gets_the_reason_at_the_end(local: Any) -> None:
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.settimeout(PATIENCE)
@@ -179,7 +179,7 @@ def test_an_idle_stream_is_kept_open_by_comments(local: Any, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("either")
-def test_a_client_that_never_reads_is_given_up(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_never_reads_is_disconnected(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "STALLED_SECONDS", 0.1)
     with socket.socket() as dead, httpx.Client(timeout=PATIENCE) as client:
         dead.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -236,7 +236,7 @@ def test_input_during_an_event_stream_is_ignored(local: Any, version: bytes) -> 
 
 
 @pytest.mark.anyio
-async def test_a_gateway_that_stops_says_so(make_process: Callable[..., Any]) -> None:
+async def test_event_streams_end_with_a_comment_when_the_gateway_stops(make_process: Callable[..., Any]) -> None:
     process = make_process()
     async with (
         httpx.AsyncClient(timeout=PATIENCE) as client,

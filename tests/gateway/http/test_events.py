@@ -1,4 +1,4 @@
-"""Server-sent events: nothing missing, nothing twice, nothing that is not on disk; and streams that end well."""
+"""Server-sent events miss and repeat nothing, show only records on disk, and end with a reason."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_long_welcome_is_made_a_few_peers_at_a_time(still: Any, count: int, mo
     assert (rest[0].data["number"], rest[1].id) == (other.peer.number, said.seq)
 
 
-def test_a_welcome_that_is_cut_short_is_no_event(still: Any) -> None:
+def test_a_truncated_welcome_is_not_a_complete_event(still: Any) -> None:
     for number in range(10_000, 10_100):
         still.gateway.bus.presence.announce_present("lobby", Peer(number, "toy"), 1 << 60)
     session = still.listen()
@@ -182,7 +182,7 @@ def test_a_long_catching_up_waits_in_the_log_and_not_in_memory(still: Any) -> No
     assert ids(heard) == said
 
 
-def test_a_stream_ends_where_the_log_cannot_be_read(still: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_ends_with_a_reason_if_the_log_is_unreadable(still: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says why, and who resumes it is shown the rest."""
 
     def fails(*_: object) -> bytes:
@@ -234,7 +234,7 @@ def test_a_stream_that_is_not_read_is_closed(still: Any) -> None:
     assert other.closing is None
 
 
-def test_the_longest_message_closes_nobody(still: Any) -> None:
+def test_the_longest_message_closes_no_stream(still: Any) -> None:
     session = still.listen()
     still.say(b'"' + b"x" * (MAX_CONTENT - 2) + b'"')
     still.sync()
@@ -263,7 +263,7 @@ def test_messages_removed_by_retention_are_a_gap(make_still: Callable[..., Any],
     assert "gap" not in [event.name for event in parse(whole.data_to_send())]
 
 
-def test_a_stream_that_retention_overtakes_is_told_of_the_gap(still: Any) -> None:
+def test_a_stream_overtaken_by_retention_gets_a_gap_event(still: Any) -> None:
     """It was shown a page; what would have come next is retired before it is read."""
     gateway = still.gateway
     gateway.log._writer._sealing = SealPolicy(bytes=1)
@@ -317,7 +317,7 @@ def two_streams(still: Any, peer: Peer) -> list[events.EventSession]:
         max_size=30,
     )
 )
-def test_property_a_detached_stream_says_what_any_other_does(still_class: Any, steps: list[tuple[str, Any]]) -> None:
+def test_property_a_detached_stream_equals_an_attached_one(still_class: Any, steps: list[tuple[str, Any]]) -> None:
     """It is detached at any time, also while messages wait for the disk."""
     with tempfile.TemporaryDirectory() as folder:
         still = still_class(Path(folder) / "data")

@@ -1,4 +1,4 @@
-"""Expensive requests wait for one slot: networks take turns, none keeps the others out, and all have paid before."""
+"""Expensive requests are charged and wait for one slot, in which networks take turns."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def test_a_network_that_holds_the_whole_queue_yields_to_others(backend: str) -> 
 
 
 @BOTH
-def test_where_all_networks_have_the_same_share_nobody_is_pushed_out(backend: str) -> None:
+def test_no_request_is_evicted_if_all_networks_have_equal_shares(backend: str) -> None:
     served, refused = anyio.run(served_and_refused, 2, "a0", "b1", "c1", "d1", backend=backend)
     assert (served, refused) == (["a0", "b1", "c1"], ["d1"])
 
 
 @BOTH
-def test_one_network_may_use_all_that_nobody_else_wants(backend: str) -> None:
+def test_one_network_may_use_all_free_slots(backend: str) -> None:
     served, refused = anyio.run(served_and_refused, 3, "a0", "a1", "a2", "a3", backend=backend)
     assert (served, refused) == (["a0", "a1", "a2", "a3"], [])
 
 
 @pytest.mark.parametrize(("method", "path", "body", "cost"), REQUESTS, ids=[path for _, path, *_ in REQUESTS])
-def test_an_expensive_request_has_paid_when_it_waits_and_waits_by_its_network(
+def test_an_expensive_request_is_charged_before_it_waits_for_its_network(
     make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: str, cost: int
 ) -> None:
     local, seen = make_local(log={"search": True}), list[tuple[str, float]]()

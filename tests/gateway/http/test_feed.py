@@ -1,4 +1,4 @@
-"""Event streams of several channels and patterns: nothing missing, nothing twice, and nothing without the right."""
+"""Event streams of several channels and patterns miss and repeat nothing, and respect rights."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_invalid_channel_name_is_refused() -> None:
             parse_selection([text], [])
 
 
-def test_each_event_names_its_channel_and_a_pattern_hears_channels_that_begin_later(still: Any) -> None:
+def test_events_name_their_channel_and_patterns_follow_new_channels(still: Any) -> None:
     session = open_session(still)
     welcomes = drain(session)
     assert [(event.name, event.data.get("channel"), event.data.get("pattern")) for event in welcomes] == [
@@ -100,7 +100,7 @@ def test_presence_on_one_of_several_channels_names_the_channel(still: Any) -> No
     assert [(event.name, event.data["channel"]) for event in drain(session)[2:]] == [("joined", "b"), ("direct", "b")]
 
 
-def test_a_subscription_that_begins_now_hears_nothing_that_was_said_before(still: Any) -> None:
+def test_a_new_subscription_receives_no_earlier_messages(still: Any) -> None:
     session = open_session(still, Selection(("lobby",)))
     heard = []
     feed = Feed(still.gateway, session, lambda each, message: heard.append((each, message.seq)), lambda: None)
@@ -167,7 +167,7 @@ def test_a_busy_gateway_does_not_keep_a_stream_from_its_boundary(still: Any) -> 
     assert ids(drain(session)) == [live.seq]
 
 
-def test_a_pattern_hears_only_what_its_key_may_hear_live_and_missed(still: Any) -> None:
+def test_a_pattern_delivers_only_permitted_channels_live_and_missed(still: Any) -> None:
     gateway = still.gateway
     for name in ("news/a", "news/secret"):
         still.say(channel=name)

@@ -1,4 +1,4 @@
-"""A client that usual generators make of /openapi.json works: it publishes, reads history and hears events, typed."""
+"""A client generated from /openapi.json publishes, reads history and receives events, with types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads of requests: their bounds hold on both servers, for every path, before anything is asked of the caller."""
+"""The limits of request heads hold on both servers and every path, before the caller is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History by time, sender and words over HTTP: pages that repeat nothing and skip nothing."""
+"""History by time, sender and words is paged over HTTP without repetition or omission."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_sender_in_a_range_of_time(searching: tuple[Any, httpx.Client], monkey
     assert len(found) > 2, "a page ends early instead of searching for long"
 
 
-def test_words_with_all_other_filters(searching: tuple[Any, httpx.Client]) -> None:
+def test_word_search_combines_with_all_other_filters(searching: tuple[Any, httpx.Client]) -> None:
     local, client = searching
     for n in range(30):
         client.post(LOBBY, json={"n": n, "text": f"the {'even' if n % 2 == 0 else 'odd'} number"}).raise_for_status()
@@ -165,7 +165,7 @@ def test_a_search_holds_up_other_searches_only(request: pytest.FixtureRequest, m
         assert sorted(each.result().status_code for each in asked) == [200, 200, 429]
 
 
-def test_words_are_not_indexed_unless_that_is_set(local: Any) -> None:
+def test_word_search_is_disabled_by_default(local: Any) -> None:
     told = httpx.get(f"{local.url}{LOBBY}?text=word")
     assert (told.status_code, told.json()["code"]) == (501, "search-disabled")
 
@@ -174,12 +174,12 @@ def test_words_are_not_indexed_unless_that_is_set(local: Any) -> None:
     ("2026-11-23T12:00:00Z", NOON), ("2026-11-23t13:00:00.5+01:00", NOON + 500), ("2026-11-23 12:00:00z", NOON),
     ("2026-11-23T13:00:00 01:00", NOON), ("0", 0), ("-5", -5), (str(NOON), NOON),
 ])  # fmt: skip
-def test_times_in_every_form(text: str, wanted: int) -> None:
+def test_times_are_parsed_in_every_form(text: str, wanted: int) -> None:
     assert parse_range(None, text, None, 0) == TimeRange(wanted, None)
     assert parse_range(None, None, text, 0) == TimeRange(None, wanted)
 
 
-def test_durations() -> None:
+def test_durations_are_parsed_in_every_unit() -> None:
     for text, wanted in [("90s", 90), ("10m", 600), ("12h", 43_200), ("7d", 604_800), ("2w", 1_209_600)]:
         assert parse_range(text, None, None, NOON).since == NOON - wanted * 1000
     with pytest.raises(Problem):

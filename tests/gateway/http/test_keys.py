@@ -1,4 +1,4 @@
-"""API keys over REST: for administrators alone, at once, and never without one that is left."""
+"""Administrators manage API keys over REST, and at least one key of theirs remains."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_invalid_keys_are_refused(ask: Callable[..., httpx.Response]) -> None:
     assert [key["name"] for key in ask("GET", "/v1/keys").json()["keys"]] == ["root"]
 
 
-def test_others_manage_no_keys(ask: Callable[..., httpx.Response], local_paths: list[tuple[str, str]]) -> None:
+def test_only_administrators_manage_keys(
+    ask: Callable[..., httpx.Response], local_paths: list[tuple[str, str]]
+) -> None:
     plain = ask("POST", "/v1/keys", json={"name": "ada"}).json()["secret"]
     part = ask("POST", "/v1/keys", json={"name": "bob", "rights": ["admin:lobby"]}).json()["secret"]
     for method, path in local_paths:
@@ -83,5 +85,5 @@ def local_paths() -> list[tuple[str, str]]:
     ]
 
 
-def test_without_keys_nobody_makes_one(local: Any) -> None:
+def test_creating_a_key_is_forbidden_while_there_are_none(local: Any) -> None:
     assert refused(httpx.post(f"{local.url}/v1/keys", json={"name": "ada"})) == (403, "forbidden")

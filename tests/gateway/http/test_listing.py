@@ -1,4 +1,4 @@
-"""Long lists: nothing is read for them that is not shown, and no turn of the loop is long."""
+"""Long lists read only what they show, and take short turns of the loop."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_caller_that_may_see_few_channels_gets_them_in_short_pages(
         assert [] in shown, "there was a turn in which nothing was found"
 
 
-def test_a_list_has_the_channels_that_were_asked_for_however_many_others_there_are(
+def test_a_filtered_list_is_complete_among_many_channels(
     make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "BATCH", 4)

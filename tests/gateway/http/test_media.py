@@ -1,4 +1,4 @@
-"""What becomes of a body by its Content-Type; with curl itself, since its `-d` is what people type first."""
+"""The Content-Type of a body decides its content; curl itself shows what `-d` sends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def curl(url: str, *options: str, data: bytes | None = None) -> tuple[int, Any]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_publishes_what_people_type(local: Any) -> None:
+def test_common_curl_commands_publish_messages(local: Any) -> None:
     url = local.url + LOBBY
     assert curl(url, "-d", "hello")[0] == 201
     assert curl(url, "--data-binary", "@-", "-H", "Content-Type: text/plain", data=b"two\nlines\n")[0] == 201

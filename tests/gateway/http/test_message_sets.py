@@ -1,4 +1,4 @@
-"""The sets of messages that are compared: continued, bounded, and given back when memory is short."""
+"""Sets of messages for a comparison are continued, bounded, and released if memory is short."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_set_is_bounded(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -
     assert (refused.status_code, refused.json()["code"]) == (400, "request-refused")
 
 
-def test_sets_are_given_back_when_memory_is_short(http: httpx.Client) -> None:
+def test_sets_are_released_if_memory_is_short(http: httpx.Client) -> None:
     budget = http.local.gateway.budget  # type: ignore[attr-defined]
     mine = publish(http, "a")
     assert told(http, "a") == {mine}
@@ -122,9 +122,7 @@ def test_a_long_line_is_not_read_on_the_loop(http: httpx.Client, monkeypatch: py
     assert len(set(threads)) == 2
 
 
-def test_an_export_reads_no_more_than_it_gives_and_is_charged_for_that(
-    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_reads_and_charges_only_what_it_returns(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = http.local.gateway  # type: ignore[attr-defined]
     said = [http.post("/channels/a/messages", json="x" * SHORT_BODY).raise_for_status().json()["id"] for _ in range(8)]
     told(http, "a")  # until all of them are in the index

@@ -33,7 +33,7 @@ def validate(document: Any, name: str, value: Any) -> None:
     jsonschema_rs.validate(schemas.ref(name) | {"components": document["components"]}, value)
 
 
-def test_every_response_has_a_schema_and_every_operation_says_which_key_it_takes(document: Any) -> None:
+def test_every_response_has_a_schema_and_every_operation_its_security(document: Any) -> None:
     for label, operation in operations(document):
         assert isinstance(operation["security"], list), label
         assert all(name in document["components"]["securitySchemes"] for each in operation["security"] for name in each)

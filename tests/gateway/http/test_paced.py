@@ -1,4 +1,4 @@
-"""HTTP answers of any length: made no faster than they are read, whole or refused or visibly cut off."""
+"""HTTP answers are generated as fast as they are read, and are complete, refused or visibly truncated."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def body(events: Events) -> bytes:
     return b"".join(event.get("body", b"") for event in events)
 
 
-def test_slices_that_nobody_reads_are_not_made(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_slices_are_not_generated(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paced, "STALLED_SECONDS", 0.05)
     made: list[int] = []
     budget = Budget(1 << 30)
@@ -189,7 +189,7 @@ def test_an_early_failure_is_refused_and_a_later_one_is_cut_off(run: Any, monkey
     assert events[-1]["more_body"]
 
 
-def test_an_answer_ends_visibly_where_its_reader_may_not_have_the_rest(run: Any) -> None:
+def test_losing_the_right_visibly_truncates_an_answer(run: Any) -> None:
     made: list[int] = []
     rights: list[str] = []
 
@@ -216,7 +216,7 @@ def test_an_answer_ends_visibly_where_its_reader_may_not_have_the_rest(run: Any)
     assert len(made) == 3, "what nobody may have is not made"
 
 
-def test_an_answer_that_the_budget_gives_up_ends_where_it_is(run: Any) -> None:
+def test_an_answer_released_by_the_budget_is_truncated(run: Any) -> None:
     budget = Budget(LOW_WATER // 2)
 
     async def check(answers: AnswerScheduler) -> Events:
@@ -264,7 +264,7 @@ def test_writing_is_charged_as_time(run: Any, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(("path", "until"), [("messages", 2), ("peers", 900)])
 @pytest.mark.parametrize("lost", ["key", "grant"])
-def test_a_reader_that_loses_its_right_gets_no_more(
+def test_a_reader_that_loses_its_right_gets_no_further_slices(
     path: str, until: int, lost: str, tmp_path: Path, make_local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = KeyFile(tmp_path / "data" / "keys" / "api-keys.json").add("k")

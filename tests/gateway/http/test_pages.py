@@ -1,4 +1,4 @@
-"""The console's files: strict headers, caching, and nothing in them that the policy would refuse."""
+"""The console's files have strict headers and caching, and comply with their content security policy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def code_lines(text: str) -> int:
     return sum(bool(line.strip()) and not line.strip().startswith("//") for line in lines)
 
 
-def test_pages_refer_to_what_is_there_and_have_nothing_inline() -> None:
+def test_pages_refer_to_existing_files_and_have_no_inline_code() -> None:
     for name, text in TEXTS.items():
         for target in re.findall(r'(?:from|import\()\s*"\./([^"]+)"|(?:src|href)="([^"#]+)"', text):
             assert "".join(target) in {*PAGES, "../help/"}, (name, target)

@@ -1,4 +1,4 @@
-"""HTTP connections that are kept for a next request, and answers that arrive although the request was cut short.
+"""HTTP connections are kept alive for further requests, and refusals arrive although the body is unfinished.
 
 With genuine clients: Node's `fetch` and its `http.Agent`, Python's urllib.
 """
@@ -129,7 +129,7 @@ def node(script: str, *arguments: str) -> Any:
 # Kept for a next request
 
 
-def test_a_used_connection_is_kept_for_a_minute_and_says_so(server: Server) -> None:
+def test_a_used_connection_is_kept_alive_and_announces_its_timeout(server: Server) -> None:
     with connect(server) as peer:
         for _ in range(2):
             peer.sendall(GET)
@@ -164,7 +164,7 @@ process.exit(0)
 """
 
 
-def test_nodes_agent_asks_again_after_longer_than_its_own_five_seconds(servers: dict[str, Server]) -> None:
+def test_nodes_agent_reuses_a_connection_after_more_than_five_seconds(servers: dict[str, Server]) -> None:
     with ThreadPoolExecutor() as pool:
         asked = [pool.submit(node, AGENT, f"http://{server.http}/healthz", "5200", "2") for server in servers.values()]
     for each in asked:
@@ -204,7 +204,7 @@ def test_a_used_connection_may_be_idle_for_longer(brief: Server) -> None:
             assert time.monotonic() - began > KEPT - 0.1, "the time begins with the last answer"
 
 
-def test_idle_connections_give_way_to_those_who_ask(narrow: Server) -> None:
+def test_idle_connections_are_closed_in_favour_of_new_requests(narrow: Server) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(connect(narrow)) for _ in range(8)]
         for peer in idle:
@@ -223,7 +223,7 @@ def test_idle_connections_give_way_to_those_who_ask(narrow: Server) -> None:
             assert answer(peer).startswith(b"HTTP/1.1 200")
 
 
-def test_a_connection_that_is_being_answered_does_not_give_way(narrow: Server) -> None:
+def test_connections_with_an_answer_in_progress_are_not_closed(narrow: Server) -> None:
     with ExitStack() as stack:
         lines = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
         talkers: list[socket.socket] = []
@@ -276,7 +276,7 @@ ROUTES = ["/v1/channels/lobby/messages", "/v1/channels/lobby/peers/7/messages"]
 
 @pytest.mark.parametrize("size", [LIMIT + 1, 8 * LIMIT])
 @pytest.mark.parametrize("how", ["whole", "chunked"])
-def test_nodes_fetch_is_told_that_a_body_is_too_long(server: Server, size: int, how: str) -> None:
+def test_nodes_fetch_receives_413_for_an_oversized_body(server: Server, size: int, how: str) -> None:
     assert node(FETCH, f"http://{server.http}{ROUTES[0]}", str(size), how) == [[413, 413]] * 4
 
 
@@ -290,7 +290,7 @@ def post(url: str, body: Any, **headers: str) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_urllib_is_told_that_a_body_is_too_long(server: Server, path: str) -> None:
+def test_urllib_receives_413_for_an_oversized_body(server: Server, path: str) -> None:
     for size in (LIMIT + 1, 8 * LIMIT, 16 * LIMIT):
         status, told = post(f"http://{server.http}{path}", bytes(size))
         assert (status, json.loads(told)["status"]) == (413, 413)
@@ -298,19 +298,19 @@ def test_urllib_is_told_that_a_body_is_too_long(server: Server, path: str) -> No
     assert post(f"http://{server.http}{path}", pieces)[0] == 413
 
 
-def test_urllib_is_told_that_a_body_for_streamr_is_too_long(server: Server) -> None:
+def test_urllib_receives_413_for_an_oversized_streamr_body(server: Server) -> None:
     status, told = post(f"http://{server.http}/api/v1/streams/s/data", bytes(8 * LIMIT))
     assert status == 413
     assert json.loads(told)
 
 
-def test_urllib_is_told_that_its_key_is_unknown_before_its_body_is_read(server: Server) -> None:
+def test_urllib_receives_401_before_its_body_is_read(server: Server) -> None:
     status, _ = post(f"http://{server.http}{ROUTES[0]}", bytes(8 * LIMIT), Authorization="Bearer trellis_no_such_key")
     assert status == 401
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.3, 1 << 30), (PATIENCE, 1 << 20)])
-def test_a_body_without_an_end_is_not_read_for_ever(
+def test_discarding_an_unfinished_body_is_bounded(
     make_local: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, most: int
 ) -> None:
     monkeypatch.setattr(persistent, "DISCARD_SECONDS", seconds)
@@ -323,6 +323,6 @@ def test_a_body_without_an_end_is_not_read_for_ever(
         assert ended(peer)
 
 
-def test_a_head_that_is_too_long_is_told_so(server: Server) -> None:
+def test_an_oversized_head_is_answered_with_an_error(server: Server) -> None:
     status, _ = post(f"http://{server.http}{ROUTES[0]}", b"1", **{"X-Long": "x" * 300_000})
     assert status in (400, 431)

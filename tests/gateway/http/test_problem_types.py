@@ -1,4 +1,4 @@
-"""Every problem has a type that the gateway explains, wherever it comes from."""
+"""Every problem has a type that the gateway explains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_reference_is_made_from_the_table() -> None:
     assert (ROOT / "docs/reference/problems.md").read_text() == markdown(), "python -m gateway.http.problem_types"
 
 
-def test_every_problem_is_raised_somewhere_and_every_one_that_is_raised_is_in_the_table() -> None:
+def test_the_table_has_exactly_the_problems_that_are_raised() -> None:
     text = "\n".join(path.read_text() for path in SOURCES if path.name != "problem_types.py")
     raised = set(re.findall(r'Problem\(\s*"([a-z-]+)"', text))
     named = set(re.findall(r'"([a-z]+(?:-[a-z]+)+|forbidden|unavailable|undeliverable)"', text))

@@ -1,4 +1,4 @@
-"""What the REST interface refuses, and how: rights, limits, faults of the disk, and pages of other origins."""
+"""REST refuses requests for want of rights, by limits, when the disk fails, and by origin."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_full_disk_is_503(local: Any, http: httpx.Client) -> None:
     say(http)
 
 
-def test_a_damaged_index_is_not_ready_until_it_is_made_anew(
+def test_readiness_fails_until_a_damaged_index_is_rebuilt(
     local: Any, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle, resumed = threading.Event(), threading.Event()
@@ -125,7 +125,7 @@ def test_a_damaged_index_is_not_ready_until_it_is_made_anew(
     assert len(http.get(LOBBY).json()["messages"]) == 1
 
 
-def test_a_disk_that_fails_is_named_and_who_waits_for_it_is_told(
+def test_waiting_requests_are_refused_with_the_failure_of_the_disk(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert http.put("/v1/channels/settled").status_code == 201, "what the start writes is on disk as well"
@@ -193,7 +193,7 @@ def test_lines_that_wait_for_a_disk_that_fails_are_answered_and_the_stream_ends(
     assert [message["content"] for message in http.get(LOBBY).json()["messages"]] == ["hi", 1, 2, 3]
 
 
-def test_a_caller_over_its_rate_is_told_when_to_retry(
+def test_a_refusal_over_the_rate_has_retry_after(
     make_local: Callable[..., Any], client_of: Callable[..., httpx.Client]
 ) -> None:
     http = client_of(make_local(limits={"rates": "on", "channel": {"rate": 0.01, "burst": 5}}))
@@ -206,7 +206,7 @@ def test_a_caller_over_its_rate_is_told_when_to_retry(
     assert len(results) == 40
 
 
-def test_half_a_body_is_not_waited_for_for_ever(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_body_times_out(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", local.port), 10) as slow:
         slow.sendall(b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n[1,")
@@ -247,7 +247,7 @@ def test_connections_without_a_session_are_counted_too(make_local: Callable[...,
         assert ask(later).startswith(b"HTTP/1.1 200")
 
 
-def test_a_page_whose_name_was_made_to_lead_here_is_refused(local: Any, client_of: Callable[..., httpx.Client]) -> None:
+def test_dns_rebinding_is_refused(local: Any, client_of: Callable[..., httpx.Client]) -> None:
     rebound = client_of(local, Host="evil.example")
     assert "auth.origins" in problem(rebound.get("/v1/channels"), 403)
     assert "auth.origins" in problem(rebound.post(LOBBY, content="1", headers={"Origin": "http://evil.example"}), 403)

@@ -1,4 +1,4 @@
-"""The REST face over real HTTP: what is accepted is on disk, passes through unchanged, and is refused with reasons."""
+"""REST accepts messages once they are on disk, returns them unchanged, and gives reasons for refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def operator(make_local: Callable[..., Any]) -> Iterator[httpx.Client]:
 # One message
 
 
-def test_a_message_is_answered_with_where_it_stands_and_found_there(http: httpx.Client) -> None:
+def test_a_published_message_is_found_at_the_returned_position(http: httpx.Client) -> None:
     taken = say(http, {"text": "hello"})
     assert set(taken) == {"id", "channel", "sequence", "timestamp", "undelivered"}
     assert taken["channel"] == "lobby"
@@ -86,7 +86,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=VALUES, spaces=st.sampled_from(["", " ", "\n", "\r\n  ", "\t"]))
-def test_property_content_comes_back_as_it_was_written(http: httpx.Client, value: Any, spaces: str) -> None:
+def test_property_content_is_returned_verbatim(http: httpx.Client, value: Any, spaces: str) -> None:
     text = json.dumps(value, separators=("," + spaces, ":" + spaces)).replace('"1e400"', "1e400")
     taken = http.post(LOBBY, content=spaces + text + spaces).json()
     kept = text.replace("\n", " ").replace("\r", " ")
@@ -179,7 +179,7 @@ def test_channels_come_in_pages(http: httpx.Client) -> None:
     assert seen == names
 
 
-def test_only_configured_channels_exist_where_that_is_set(
+def test_only_configured_channels_exist_if_creation_is_off(
     make_local: Callable[..., Any], client_of: Callable[..., httpx.Client]
 ) -> None:
     http = client_of(make_local(channels={"create": "configured", "names": ["lobby"]}))
@@ -224,7 +224,7 @@ def test_peers_are_found_by_number(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("DELETE", "/v1/channels/lobby"), ("GET", "/v1/log")])
-def test_without_keys_nobody_administers(http: httpx.Client, method: str, path: str) -> None:
+def test_administration_is_forbidden_while_there_are_no_keys(http: httpx.Client, method: str, path: str) -> None:
     say(http)
     detail = problem(http.request(method, path), 403)
     assert "admin" in detail

@@ -1,4 +1,4 @@
-"""A parameter that a request of REST does not have is refused: the answer would be to another question."""
+"""An unknown parameter of a REST request is refused."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_an_unknown_parameter_is_refused_with_the_nearest(local: Any, method: st
 
 
 @pytest.mark.parametrize(("method", "path"), KNOWN)
-def test_others_are_not(local: Any, method: str, path: str) -> None:
+def test_known_parameters_are_accepted(local: Any, method: str, path: str) -> None:
     answer = httpx.request(method, local.url + path, content="1")
     assert answer.status_code != 422 or "there is no parameter" not in answer.text, answer.text
 
 
-def test_an_unknown_path_is_what_is_wrong_there(local: Any) -> None:
+def test_an_unknown_path_takes_precedence_over_unknown_parameters(local: Any) -> None:
     answer = httpx.get(f"{local.url}/v1/nothing?x=1")
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")

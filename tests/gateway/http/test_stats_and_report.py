@@ -1,4 +1,4 @@
-"""What REST tells of messages that were counted, and of what the pipeline wrote."""
+"""REST returns the message statistics, and the report of the pipeline."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_browser_gets_the_page_of_the_report(make_local: Any, tmp_path: Path) 
     assert "bytes" in httpx.get(f"{local.url}/v1/report", headers=browser).json()["detail"]
 
 
-def test_the_report_is_what_the_pipeline_wrote(make_local: Any, tmp_path: Path) -> None:
+def test_the_report_equals_the_file_of_the_pipeline(make_local: Any, tmp_path: Path) -> None:
     """The statistics tell when that was, so that a page need not ask for it again and again."""
     local = make_local(warehouse=tmp_path)
     (tmp_path / "report.json").write_text(json.dumps(EXAMPLES["Report"] | {"later": "members are left out"}))

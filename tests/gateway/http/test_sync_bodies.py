@@ -1,4 +1,4 @@
-"""The bodies of `/v1/sync`: who hands messages over holds nobody else up, and is known before anything is read."""
+"""The bodies of `/v1/sync` delay no other request, and callers are checked before anything is read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_caller_that_may_not_publish_is_refused_without_waiting_for_its_rate(
     assert asked == ["mine"]
 
 
-def test_nothing_is_read_of_who_may_publish_nowhere(make_local: Callable[..., Any]) -> None:
+def test_a_body_is_not_read_without_any_publish_right(make_local: Callable[..., Any]) -> None:
     local = make_local(auth={"grants": {"rest:anonymous": ["history:*"]}})
     with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as peer:
         peer.sendall(b"POST /v1/sync/import HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n")

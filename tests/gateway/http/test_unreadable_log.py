@@ -1,4 +1,4 @@
-"""`GET /v1/log` where the log cannot be read (on): nothing looks whole that is not, and no traceback is logged."""
+"""`GET /v1/log` ends visibly incomplete if the log cannot be read, without a traceback in the program's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no route takes is refused with what there is instead: here, a WebSocket at a path that has none."""
+"""A WebSocket at an unknown path is refused with the paths that exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusal(server: Server, path: str, origin: str | None = None) -> tuple[int, 
 
 
 @pytest.mark.parametrize("path", ["/ws", "/relay/", "/v1/", "/v1/channels", "/api/v1/wss?controlLayerVersion=1"])
-def test_a_websocket_at_another_path_is_told_the_paths(server: Server, path: str) -> None:
+def test_a_websocket_at_an_unknown_path_is_refused_with_the_known_paths(server: Server, path: str) -> None:
     status, media_type, body = refusal(server, path)
     assert (status, media_type) == (404, "application/problem+json")
     assert f"there is no WebSocket at '{path.partition('?')[0]}'; connect to one of /, " in body
@@ -34,14 +34,14 @@ def test_a_websocket_at_another_path_is_told_the_paths(server: Server, path: str
         assert known in body
 
 
-def test_a_strange_page_is_refused_before_it_is_told_anything(server: Server) -> None:
+def test_a_foreign_origin_is_refused_without_the_known_paths(server: Server) -> None:
     status, _, body = refusal(server, "/ws", "https://evil.example")
     assert status == 403
     assert "foreign-origin" in body
     assert "/tracker" not in body
 
 
-def test_such_a_websocket_pays_for_each_attempt(tmp_path: Path) -> None:
+def test_a_websocket_at_an_unknown_path_is_charged_for_each_attempt(tmp_path: Path) -> None:
     env = {"TRELLIS_LIMITS__RATES": "on", "TRELLIS_LIMITS__ADDRESS": '{"rate": 0.001, "burst": 2}'}
     with Server(tmp_path, env=env) as server:
         assert [refusal(server, "/ws")[0] for _ in range(3)] == [404, 404, 429]

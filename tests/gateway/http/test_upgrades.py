@@ -1,4 +1,4 @@
-"""Requests that ask for another protocol: only a WebSocket is one here, and a body is never taken for a request."""
+"""Requests to upgrade to other protocols than WebSocket are answered, and their bodies are never parsed as requests."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_request_without_a_body_is_answered_as_if_it_asked_for_nothing(server:
     assert b"101" not in answers
 
 
-def test_the_body_of_a_websocket_handshake_is_no_request(server: Server) -> None:
+def test_the_body_of_a_websocket_handshake_is_not_parsed_as_a_request(server: Server) -> None:
     head = b"GET /relay HTTP/1.1\r\nHost: localhost\r\n" + WEBSOCKET + b"Content-Length: %d\r\n\r\n" % len(SMUGGLED)
     for segments in ((head, SMUGGLED), (head + SMUGGLED,)):
         answers = exchange(server, *segments, LAST)

@@ -1,4 +1,4 @@
-"""`/v1/ws`: requests and answers, resuming, and what an attacker may try."""
+"""`/v1/ws` answers requests, resumes subscriptions, and withstands attackers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield server
 
 
-def test_two_pages_talk_and_see_each_other(server: Server) -> None:
+def test_two_pages_exchange_messages_and_presence(server: Server) -> None:
     with opened(server) as one, opened(server) as two:
         a, b = Page(one), Page(two)
         assert a.welcome["type"] == "welcome"
@@ -108,7 +108,7 @@ def test_joins_are_announced_before_a_list_of_peers(server: Server) -> None:
         assert peers[-1]["number"] == last.welcome["number"]
 
 
-def test_it_resumes_by_sequence_and_patterns_hear_channels_that_begin_later(server: Server) -> None:
+def test_sessions_resume_by_sequence_and_patterns_follow_new_channels(server: Server) -> None:
     with opened(server) as one, opened(server) as two:
         a, b = Page(one), Page(two)
         start = a.ask("subscribe", pattern="r/*")["sequence"]
@@ -123,7 +123,7 @@ def test_it_resumes_by_sequence_and_patterns_hear_channels_that_begin_later(serv
         assert [each["sequence"] for each in heard if "pattern" not in each] == said[::3]
 
 
-def test_it_resumes_after_the_gateway_was_killed(tmp_path: Path) -> None:
+def test_sessions_resume_after_the_gateway_was_killed(tmp_path: Path) -> None:
     """With a plain client: what was acknowledged before and after comes once, in order, by channel and by pattern."""
     first = Server(tmp_path)
     with opened(first) as one, opened(first) as two:
@@ -209,7 +209,7 @@ def test_a_message_that_is_too_long_ends_its_connection_and_no_other(server: Ser
         assert page.ask("ping")["type"] == "pong"
 
 
-def test_a_slow_reader_is_closed_and_nobody_else(tmp_path: Path) -> None:
+def test_only_a_slow_reader_is_closed(tmp_path: Path) -> None:
     patient = {"gateway.shells.connection.LINGER_SECONDS": 60.0}  # for the reason, until it reads again
     with (
         Server(tmp_path, constants=patient) as server,

@@ -1,4 +1,4 @@
-"""Reverse proxies: a trusted one's word is taken for where a request comes from, and nobody else's."""
+"""Forwarded addresses are accepted only from trusted proxies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORWARDED = {"X-Forwarded-For": "198.51.100.7", "X-Forwarded-Proto": "https"}
 
 
 @pytest.mark.parametrize(("source", "network"), [("127.0.0.1", "127.0.0.1"), (PROXY, "198.51.100.7")])
-def test_only_a_trusted_proxy_is_believed(operated: Operated, source: str, network: str) -> None:
+def test_forwarded_headers_are_used_only_from_trusted_proxies(operated: Operated, source: str, network: str) -> None:
     since = len(operated.server.log)
     with httpx.Client(transport=httpx.HTTPTransport(local_address=source), headers=FORWARDED) as http:
         assert http.get(f"http://{operated.http}/v1/none").status_code == 404
@@ -48,13 +48,13 @@ def test_only_a_trusted_proxy_is_believed(operated: Operated, source: str, netwo
         ("203.0.113.5," + "10.0.0.2," * 15 + "10.0.0.3", "10.0.0.2"),
     ],
 )
-def test_the_last_address_that_is_no_proxy_is_the_origin(forwarded: str, origin: str) -> None:
+def test_the_origin_is_the_last_address_that_is_no_trusted_proxy(forwarded: str, origin: str) -> None:
     trusted = TrustedProxies(("10.0.0.0/8",))
     assert trusted.origin("10.0.0.1", forwarded) == origin
     assert trusted.origin("192.0.2.1", forwarded) == "192.0.2.1", "from anybody else they mean nothing"
 
 
-def test_no_more_of_the_header_is_read_than_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_needed_part_of_the_header_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     read = list[str]()
 
     def counting(text: str) -> Any:
@@ -72,7 +72,7 @@ def test_no_more_of_the_header_is_read_than_is_needed(monkeypatch: pytest.Monkey
     assert long not in read
 
 
-def test_connections_of_a_proxy_count_one_by_one() -> None:
+def test_each_connection_of_a_proxy_counts_separately() -> None:
     trusted = TrustedProxies(("10.0.0.1", "::1"))
     assert trusted.connection("10.0.0.1", 7) != trusted.connection("10.0.0.1", 8)
     assert trusted.connection("10.0.0.2", 7) == "10.0.0.2"
@@ -80,7 +80,7 @@ def test_connections_of_a_proxy_count_one_by_one() -> None:
     assert not trusted.trusts("unix")
 
 
-def test_a_proxy_that_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_proxy_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRELLIS_TRUSTED_PROXIES", raising=False)
     with pytest.raises(BadConfiguration, match=r"trusted_proxies: .*10\.0\.0\.1/8 has host bits set"):
         load((), None, {"trusted_proxies": ("10.0.0.1/8",)})

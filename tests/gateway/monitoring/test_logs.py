@@ -1,4 +1,4 @@
-"""The program's log: levels, limits to lines that repeat, and nothing that is secret or controls a terminal."""
+"""The program's log has levels, limits repeated lines, and contains no secrets or control characters."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_connection_refusal_and_channel_has_a_line_and_none_a_key(operated:
     assert KEY not in operated.server.log
 
 
-def test_libraries_write_json_too_where_the_gateway_does(operated: Operated) -> None:
+def test_libraries_log_json_if_the_gateway_does(operated: Operated) -> None:
     since = len(operated.server.log)
     host, _, port = operated.http.rpartition(":")
     with socket.create_connection((host, int(port)), SECONDS) as line:
@@ -150,6 +150,6 @@ def test_no_secret_is_left_in_a_line(text: str) -> None:
         assert secret not in shown
 
 
-def test_what_a_peer_sent_controls_no_terminal() -> None:
+def test_control_characters_of_peers_are_escaped() -> None:
     assert cleaned("a\x1b[2Jb\u202ec\nd") == "a\\x1b[2Jb\\u202ec\\nd"
     assert len(cleaned("x" * 10_000)) < 1_000

@@ -1,4 +1,4 @@
-"""The names of the metrics are a contract; each has a value from the start, and counts what it says."""
+"""The names of the metrics are a contract, and each has a value from the start."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_names_types_and_labels_are_a_contract_and_there_from_the_start(operated
     assert pairs == {(origin, to) for origin in PROTOCOLS for to in PROTOCOLS}
 
 
-def test_gauges_and_histograms_say_what_happens(operated: Operated) -> None:
+def test_gauges_and_histograms_measure_the_traffic(operated: Operated) -> None:
     async def talk() -> str:
         async with (
             StreamrClient(operated.http) as streamr,
@@ -102,7 +102,7 @@ def is_settled(text: str, operated: Operated) -> bool:
     return not waiting and written and value(text, "trellis_log_bytes") == size
 
 
-def test_a_port_of_its_own_needs_no_key_and_serves_nothing_else(operated: Operated) -> None:
+def test_the_metrics_port_needs_no_key_and_serves_only_monitoring(operated: Operated) -> None:
     own = f"http://{operated.server.ready['metrics']}"
     assert contract(families(httpx.get(f"{own}/metrics").text)) == GOLDEN
     assert httpx.get(f"{own}/readyz").json() == {"status": "ready"}
@@ -118,7 +118,7 @@ def test_observations_are_counted_below_their_bounds() -> None:
     assert (histogram.cumulative(), histogram.sum) == ([2, 3, 4], 10.0)
 
 
-def test_a_refusal_is_counted_and_told() -> None:
+def test_a_refusal_is_counted_and_reported() -> None:
     metrics, told = Metrics(("toy",)), list[object]()
     metrics.on_refused = lambda *what: told.append(what)
     metrics.refused("toy", "403", path="/x")

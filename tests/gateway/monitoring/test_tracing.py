@@ -45,7 +45,7 @@ def test_a_request_its_message_and_the_disk_are_one_trace(operated: Operated) ->
     assert (told["messaging.destination.name"], told["trellis.protocol"]) == ("traced", "rest")
 
 
-def test_messages_of_other_protocols_have_traces_of_their_own(operated: Operated) -> None:
+def test_messages_of_other_protocols_begin_a_new_trace(operated: Operated) -> None:
     with connect(f"ws://{operated.http}/relay") as ws:
         ws.send('{"type":6,"topic":"rootless","content":"x"}')
 
@@ -56,7 +56,7 @@ def test_messages_of_other_protocols_have_traces_of_their_own(operated: Operated
     assert [(span.name, span.parent_span_id) for span in roots()] == [("publish", b"")]
 
 
-def test_off_costs_nothing(tmp_path: Path) -> None:
+def test_disabled_tracing_imports_and_replaces_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", OFF, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
     settings = settings_model(())(data=tmp_path)
@@ -64,7 +64,7 @@ def test_off_costs_nothing(tmp_path: Path) -> None:
     assert "publish_run" not in Bus.__dict__.get("__slots__", ())
 
 
-def test_without_the_extra_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     settings = settings_model(())(data=tmp_path, tracing=TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces"))
     with pytest.raises(TracingUnavailable, match=MISSING):

@@ -1,4 +1,4 @@
-"""The items of messages are read from the log: of each record that is whole, and of no other."""
+"""The items of messages are read from the log, from valid records only."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_damaged_record_is_reported_and_left_out(tmp_path: Path) -> None:
     segments.close()
 
 
-def test_what_is_retired_meanwhile_is_left_out_and_no_damage(tmp_path: Path) -> None:
+def test_messages_retired_meanwhile_are_skipped_without_a_fault(tmp_path: Path) -> None:
     messages = [said(n) for n in range(1, 7)]
     segments, path = log_of(tmp_path, messages[:3], messages[3:])
     (tmp_path / "log" / f"{1:020d}.jsonl").rename(tmp_path / "log" / f"{1:020d}.facts.jsonl")

@@ -1,4 +1,4 @@
-"""Two sides learn the differences of their sets, whatever is in them."""
+"""Two sides learn the differences of any two sets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ sets = st.sets(numbers, max_size=300) | st.builds(
 
 
 @given(sets, sets, st.sampled_from([0, 1, 5]))
-def test_any_two_sets_are_told_apart_exactly(ours: set[int], theirs: set[int], same_times: int) -> None:
+def test_the_differences_of_any_two_sets_are_found_exactly(ours: set[int], theirs: set[int], same_times: int) -> None:
     def of(some: set[int]) -> set[bytes]:
         return {item(number, number * same_times // 5) for number in some}
 
@@ -91,7 +91,7 @@ def test_few_differences_among_many_need_few_bytes() -> None:
     assert count < 10_000
 
 
-def test_what_is_older_can_be_left_out() -> None:
+def test_older_items_can_be_left_out() -> None:
     ours, theirs = item_set(map(item, range(0, 900, 2))), item_set(map(item, range(0, 900, 3)))
     have, need, _ = reconcile(ours, theirs, 1 << 18, since=200)
     assert have == {id_of(item(n)) for n in range(600, 900) if not n % 2 and n % 3}
@@ -127,7 +127,7 @@ def test_another_version_is_answered_with_the_known_one() -> None:
 
 
 @pytest.mark.parametrize("message", [b"", b"\x00", b"Hello", b"\x61\x80"])
-def test_what_is_no_message_is_refused(message: bytes) -> None:
+def test_malformed_messages_are_refused(message: bytes) -> None:
     for act in (answer, compare):
         with pytest.raises(MalformedSync):
             act(ItemSet(), message)

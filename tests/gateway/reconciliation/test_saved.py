@@ -1,4 +1,4 @@
-"""A set that was saved is used again if it is whole and this log has it; otherwise nothing of it is."""
+"""A saved set is used again only if it is intact and belongs to this log."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_saved_set_is_the_same(log: Log) -> None:
     assert (len(loaded.items), loaded.newest, loaded.unsaved) == (COUNT + 1, COUNT + 1, 1)
 
 
-def test_what_retention_removed_is_removed_from_it(log: Log) -> None:
+def test_retired_messages_are_removed_from_a_saved_set(log: Log) -> None:
     found = log.load(first_kept=COUNT // 2)
     assert found is not None
     assert items(found[1]) == [each for each in items(log.read(*BOTH)) if int.from_bytes(each[-6:]) >= COUNT // 2]

@@ -1,4 +1,4 @@
-"""Messages of the negentropy protocol as bytes."""
+"""Messages of the negentropy protocol are encoded and decoded."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_integers_are_written_as_specified(value: int, text: str) -> None:
 
 
 @given(st.dictionaries(bounds, payloads, max_size=8), st.none() | payloads)
-def test_what_is_written_is_read_again(
+def test_ranges_survive_the_round_trip(
     parts: dict[bytes, bytes | list[bytes]], last: bytes | list[bytes] | None
 ) -> None:
     ranges = [*(Range(upper, parts[upper]) for upper in sorted(parts)), Range(INFINITY, last)]
     assert decode(encode(ranges)) == ranges
 
 
-def test_ranges_that_say_nothing_become_one() -> None:
+def test_adjacent_skip_ranges_are_merged() -> None:
     ranges = [Range(place(1), None), Range(place(2), None), Range(place(3), [])]
     assert decode(encode(ranges)) == [Range(place(2), None), Range(place(3), []), Range(INFINITY, None)]
     assert encode(ranges[:2]) == b"\x61"

@@ -1,4 +1,4 @@
-"""Configurations that are refused as a whole: by which key, and with which reason."""
+"""Invalid configurations are refused as a whole, with the key and the reason."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_a_dangerous_configuration_is_refused_with_its_reason(flags: dict[str, A
 
 
 @pytest.mark.parametrize("flags", TAKEN)
-def test_what_only_looks_dangerous_is_taken(flags: dict[str, Any]) -> None:
+def test_configurations_that_only_look_dangerous_are_accepted(flags: dict[str, Any]) -> None:
     config.load(ADAPTERS, None, flags)
 
 
-def test_what_a_cluster_needs_is_named_so_that_pip_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_cluster_dependency_as_pip_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """No package index has `trellis-gateway`, so its extras cannot be asked for by name."""
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert project["optional-dependencies"]["cluster"] == [validation.NATS_CLIENT]
@@ -64,7 +64,7 @@ def test_what_a_cluster_needs_is_named_so_that_pip_finds_it(monkeypatch: pytest.
         config.load(ADAPTERS, None, {"cluster.url": ["nats://127.0.0.1:4222"], "cluster.gateway": "one"})
 
 
-def test_a_certificates_key_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
+def test_a_world_readable_certificate_key_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "key.pem"
     key.write_text("no key at all")
     key.chmod(0o644)

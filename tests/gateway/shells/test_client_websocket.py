@@ -1,4 +1,4 @@
-"""The client's side of a WebSocket, on both event loops, against the server of another library."""
+"""The client side of a WebSocket works on both event loops, against the server of another library."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_messages_come_whole_and_pings_are_answered(server: Server, place: Scrip
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_server_that_closes_is_heard(server: Server, place: ScriptedServer, loop: str) -> None:
+def test_a_close_by_the_server_ends_the_client(server: Server, place: ScriptedServer, loop: str) -> None:
     async def scenario() -> None:
         wire = await dial(server, "/bye")
         assert await wire.receive() is None
@@ -117,7 +117,7 @@ def test_a_message_that_is_too_long_ends_the_connection(server: Server, place: S
     until(lambda: place.ended == [1009])
 
 
-def test_a_refused_handshake_says_why(server: Server) -> None:
+def test_a_refused_handshake_raises_with_its_reason(server: Server) -> None:
     async def scenario() -> None:
         with pytest.raises(ConnectionRefusedError, match=r"it is not a WebSocket: .*403"):
             await dial(server, "/forbidden")

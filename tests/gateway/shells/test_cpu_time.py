@@ -1,4 +1,4 @@
-"""How often CPU times are read."""
+"""CPU times are read at a bounded rate."""
 
 from __future__ import annotations
 

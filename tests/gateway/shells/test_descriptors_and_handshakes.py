@@ -1,4 +1,4 @@
-"""A real process with few file descriptors, and with silent peers on every TLS port."""
+"""A real process survives a lack of file descriptors, and drops silent peers on every TLS port."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def count_ended(peers: list[socket.socket], least: int) -> int:
     return count
 
 
-def test_as_many_connections_are_let_in_as_there_are_descriptors_for(tmp_path: Path) -> None:
+def test_connections_are_admitted_up_to_the_descriptor_limit(tmp_path: Path) -> None:
     command = f"ulimit -n 200; exec {sys.executable} -m gateway serve --data {tmp_path} --port 0 --sprout-port 0"
     process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -98,7 +98,7 @@ def test_as_many_connections_are_let_in_as_there_are_descriptors_for(tmp_path: P
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_a_process_without_descriptors_says_so_in_a_sentence(tmp_path: Path, loop: str) -> None:
+def test_a_process_without_descriptors_logs_no_traceback(tmp_path: Path, loop: str) -> None:
     command = [sys.executable, "-m", "gateway", "serve", "--loop", loop, "--port", "0", "--sprout-port", "0"]
     said = tmp_path / "stderr"
     with said.open("w") as errors:

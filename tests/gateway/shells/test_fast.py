@@ -1,4 +1,4 @@
-"""What is special to the fast shell: its place inside uvicorn, its limits before a handshake, its one flush a turn."""
+"""The fast shell runs inside uvicorn, and limits connections before the handshake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hear(peer: socket.socket) -> bytes:
 # Inside uvicorn
 
 
-def test_uvicorn_still_has_what_is_overridden() -> None:
+def test_uvicorn_still_has_the_overridden_methods() -> None:
     for name in "handle_connect", "data_received", "send", "receive", "run_asgi", "stop_keepalive", "shutdown":
         assert callable(getattr(WebSocketsSansIOProtocol, name))
     for name in "connection_made", "connection_lost", "data_received", "on_message_begin", "on_headers_complete":
@@ -122,8 +122,6 @@ def test_a_client_that_sends_before_the_handshake_is_answered_is_disconnected(se
         (b"Content-Length: 1\r\n", b""),
     ],
 )
-def test_a_handshake_that_is_none_does_not_leave_the_connection_open(
-    server: FastShell, extra: bytes, answer: bytes
-) -> None:
+def test_an_invalid_handshake_closes_the_connection(server: FastShell, extra: bytes, answer: bytes) -> None:
     with server.open(b"/session", extra) as peer:
         assert rest(peer)[:12] == answer

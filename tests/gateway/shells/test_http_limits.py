@@ -1,4 +1,4 @@
-"""What the fast shell bounds before an answer or a session begins: heads, bodies, pipelines, turns, penalties."""
+"""The fast shell limits heads, bodies, pipelines and turns, and enforces penalties."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_nothing_is_written_behind_the_last_answer(server: FastShell, allowed: s
         assert rest(peer)[:12] == b"HTTP/1.1 400"
 
 
-def test_a_body_is_no_head(server: FastShell) -> None:
+def test_the_head_limit_does_not_apply_to_bodies(server: FastShell) -> None:
     body = b"x" * 300_000
     request = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n" + body
     with server.connect() as peer:
@@ -185,7 +185,7 @@ def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: FastShell, monk
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_client_that_hangs_up_while_pipelined_requests_are_answered_is_no_fault(
+def test_a_disconnect_during_pipelined_answers_is_no_fault(
     server: FastShell, caplog: pytest.LogCaptureFixture, allowed: set[str]
 ) -> None:
     with server.connect() as peer:
@@ -251,7 +251,7 @@ def test_requests_on_busy_connections_have_a_turn_each_and_others_do_not_wait(
     allowed.add("Exception in ASGI application\n")  # they were cancelled
 
 
-def test_a_request_that_is_over_a_limit_or_malformed_is_held_against_its_connection(sock: socket.socket) -> None:
+def test_a_request_over_a_limit_or_malformed_penalizes_its_connection(sock: socket.socket) -> None:
     statuses = iter((200, 404, 429, *[200] * 10))
     started = 0
 

@@ -141,7 +141,7 @@ def test_new_connections_that_waited_do_not_begin_all_at_once(
     asyncio.run(check())
 
 
-def test_a_body_waits_as_well(sock: socket.socket) -> None:
+def test_a_body_waits_while_its_network_is_in_debt(sock: socket.socket) -> None:
     """Else chunks of a byte each would have the loop to themselves once their request has begun."""
 
     async def check() -> None:
@@ -179,7 +179,7 @@ def test_each_turn_of_a_long_body_checks_the_share_of_the_network(sock: socket.s
     asyncio.run(check())
 
 
-def test_a_request_whose_body_comes_apart_is_answered(sock: socket.socket) -> None:
+def test_a_request_with_a_fragmented_body_is_answered(sock: socket.socket) -> None:
     """It waits in line for its answer, and its body for the debt: neither may keep the other from going on."""
 
     async def check() -> None:
@@ -324,7 +324,7 @@ def test_input_after_the_last_response_is_paced(sock: socket.socket) -> None:
     asyncio.run(check())
 
 
-def test_a_client_that_gives_up_in_line_is_noticed(sock: socket.socket) -> None:
+def test_a_disconnect_while_waiting_in_line_is_noticed(sock: socket.socket) -> None:
     """A crowd that is not answered in time would otherwise wait behind the handshakes that it gave up, for ever."""
 
     async def check() -> None:

@@ -1,4 +1,4 @@
-"""HTTP connections on trio: what ends them, and that one that fails ends alone."""
+"""HTTP connections on trio end for stated reasons, and a failing one ends alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_client_that_reads_nothing_is_disconnected_on_trio_too(monkeypatch: py
     assert ends == ([] if reads else [Closed()])
 
 
-def test_an_answer_to_who_is_being_let_go_of_is_dropped_on_trio() -> None:
+def test_an_answer_on_a_closing_connection_is_dropped_on_trio() -> None:
     ends: list[Event] = []
 
     class Ends:

@@ -1,4 +1,4 @@
-"""Nobody gets to send a compression bomb, on whatever loop."""
+"""Compression is refused on every event loop, so that no peer can send a compression bomb."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the input of connections that have a task, such as links, shares the event loop with all others."""
+"""Input of connections with a task of their own, such as links, takes turns with all others."""
 
 from __future__ import annotations
 

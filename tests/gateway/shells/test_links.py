@@ -1,4 +1,4 @@
-"""Links: dialled, trusted or not, dialled again, stopped; on both loops."""
+"""Links are dialled, verified, dialled again and stopped, on both loops."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def make(core: Any, toy_session: Any) -> Callable[..., Dialler]:
     return make
 
 
-def test_a_link_is_up_and_says_so(play: Any, make: Any) -> None:
+def test_a_connected_link_reports_its_state(play: Any, make: Any) -> None:
     async def scenario() -> None:
         async with other(stays=True) as place, dialled(make(place.port, tls=False)) as link:
             await until(lambda: link.report().get("heard") == [b"hello"])
@@ -135,7 +135,7 @@ def test_a_link_is_up_and_says_so(play: Any, make: Any) -> None:
     play(scenario)
 
 
-def test_a_link_that_another_gateway_holds_is_let_go_and_taken_again(play: Any, make: Any) -> None:
+def test_a_link_is_released_and_resumed_with_its_permission(play: Any, make: Any) -> None:
     async def scenario() -> None:
         async with other(stays=True) as place:
             link = make(place.port, tls=False)
@@ -195,7 +195,7 @@ def test_a_link_that_ends_is_dialled_again(play: Any, make: Any, core: Any, monk
 
 
 @pytest.mark.usefixtures("short")
-def test_nobody_there_is_told_and_tried_again(play: Any, make: Any) -> None:
+def test_an_unreachable_address_is_reported_and_retried(play: Any, make: Any) -> None:
     async def scenario() -> None:
         async with dialled(make(reserved_port(), tls=False)) as link:
             await until(lambda: link.report()["failures"] >= 2)
@@ -206,7 +206,7 @@ def test_nobody_there_is_told_and_tried_again(play: Any, make: Any) -> None:
 
 
 @pytest.mark.usefixtures("short")
-def test_certificates_are_checked_unless_told_otherwise(play: Any, make: Any, certificates: Path) -> None:
+def test_certificates_are_verified_unless_disabled(play: Any, make: Any, certificates: Path) -> None:
     async def scenario() -> None:
         async with other(stays=True, certificates=certificates) as place:
             async with dialled(make(place.port, authorities=certificates / "ca.pem")) as link:
@@ -260,7 +260,7 @@ def make_broken(core: Any, toy_session: Any) -> Callable[..., Dialler]:
 
 
 @pytest.mark.usefixtures("short")
-def test_a_bug_in_one_session_is_no_end(play: Any, core: Any, make_broken: Any) -> None:
+def test_a_fault_in_a_session_does_not_end_the_link(play: Any, core: Any, make_broken: Any) -> None:
     async def scenario() -> None:
         async with other(stays=True) as place, dialled(make_broken(place.port)) as link:
             await until(lambda: link.report()["connects"] >= 2)
@@ -291,7 +291,7 @@ def test_the_log_names_links_without_their_queries_which_may_hold_keys(
     assert said == {(text, "ws://x.example/") for text in texts}
 
 
-def test_a_bug_while_the_gateway_stops_is_no_end(play: Any, core: Any, toy_session: Any) -> None:
+def test_a_fault_while_the_gateway_stops_does_not_prevent_cancellation(play: Any, core: Any, toy_session: Any) -> None:
     scopes: list[anyio.CancelScope] = []
 
     class Broken(toy_session):  # type: ignore[misc]

@@ -49,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("_patience", "_quiet")
 
 
 @pytest.mark.parametrize("name", TCP | FAST_WEBSOCKET)
-def test_all_peers_hear_goodbye_when_the_gateway_stops(name: str) -> None:
+def test_all_peers_receive_goodbye_when_the_gateway_stops(name: str) -> None:
     running = run(*SHELLS[name], name in WEBSOCKET)
     server = next(running)
     with server.connect() as alice, server.connect() as bob:
@@ -60,7 +60,7 @@ def test_all_peers_hear_goodbye_when_the_gateway_stops(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["portable-tcp-asyncio", "portable-tcp-trio"])
-def test_a_listener_survives_that_there_are_no_descriptors_left(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_survives_running_out_of_descriptors(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with contextmanager(run)(*TCP[name], False) as server, LineClient() as client:
         with no_descriptors():
             client.connect(server.port)

@@ -93,7 +93,7 @@ def test_one_waiter_begins_in_each_iteration_of_the_loop_even_without_debts() ->
     assert owing.begun == waiting[1:]
 
 
-def test_a_network_that_owes_nothing_does_not_wait_whatever_others_do() -> None:
+def test_a_network_without_debt_does_not_wait() -> None:
     async def scenario(lines: NetworkLines) -> None:
         owing = Owing("owing", 0.001)
         assert lines.must_wait(Waiting(owing))
@@ -103,7 +103,7 @@ def test_a_network_that_owes_nothing_does_not_wait_whatever_others_do() -> None:
     play(scenario)
 
 
-def test_a_connection_that_ended_is_forgotten_and_an_error_stops_nobody() -> None:
+def test_ended_waiters_are_skipped_and_an_error_stops_no_other() -> None:
     owing = Owing("owing", 0.001)
     gone, broken, last = (Waiting(owing) for _ in range(3))
     broken.fails = True
@@ -119,7 +119,7 @@ def test_a_connection_that_ended_is_forgotten_and_an_error_stops_nobody() -> Non
     assert owing.begun == [broken, last]
 
 
-def test_waiting_in_line_costs_nothing() -> None:
+def test_only_the_first_in_line_is_checked() -> None:
     """Hundreds that each looked again when the debt is paid would cost more than the answers."""
     owing = Owing("owing", 0.001)
 
@@ -136,7 +136,7 @@ def test_waiting_in_line_costs_nothing() -> None:
     assert len(owing.begun) == 100
 
 
-def test_penalized_connections_have_a_line_of_their_own() -> None:
+def test_penalized_connections_wait_in_a_separate_line() -> None:
     penalty, debt = Owing("owing", 0.02), Owing("owing", 0.001)
 
     async def scenario(lines: NetworkLines) -> None:
@@ -155,7 +155,7 @@ def test_penalized_connections_have_a_line_of_their_own() -> None:
     assert not penalty.begun
 
 
-def test_a_waiter_penalized_in_line_holds_up_nobody() -> None:
+def test_a_waiter_penalized_in_line_delays_no_other() -> None:
     debt = Owing("owing", 0.001)
     bad, good = Waiting(Owing("owing", 60.0)), Waiting(debt)
 

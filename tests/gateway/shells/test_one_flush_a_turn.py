@@ -1,4 +1,4 @@
-"""Turns of the loop on the fast shell: one write for each peer, long input in portions, ends amid a flush."""
+"""The fast shell writes once for each peer in a turn of the loop, and reads long input in portions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def connections(count: int, sock: socket.socket, kind: type[Echo] = Echo) 
     return found
 
 
-def test_all_that_is_said_in_a_turn_of_the_loop_is_one_write_for_each_peer(sock: socket.socket) -> None:
+def test_messages_of_one_turn_are_one_write_for_each_peer(sock: socket.socket) -> None:
     async def check() -> None:
         peers = await connections(5, sock)
         for i in range(20):
@@ -67,7 +67,7 @@ def test_all_that_is_said_in_a_turn_of_the_loop_is_one_write_for_each_peer(sock:
     asyncio.run(check())
 
 
-def test_a_bug_in_one_session_ends_that_one_alone(
+def test_a_fault_in_a_session_ends_only_its_connection(
     sock: socket.socket, caplog: pytest.LogCaptureFixture, allowed: set[str]
 ) -> None:
     async def check() -> None:
@@ -152,9 +152,7 @@ def test_long_reads_that_come_together_do_not_share_one_turn(
     asyncio.run(check())
 
 
-def test_a_flush_waits_for_more_only_as_long_as_nobody_notices(
-    sock: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flush_gathers_messages_for_a_bounded_time(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("gateway.shells.flusher.perf_counter", lambda: now)
 
@@ -275,7 +273,7 @@ def test_a_penalized_session_waits_for_its_turn_and_pays_while_others_have_input
     asyncio.run(check())
 
 
-def test_a_reader_that_overflows_while_others_are_flushed_holds_up_nobody(sock: socket.socket) -> None:
+def test_a_reader_that_overflows_during_a_flush_delays_no_other(sock: socket.socket) -> None:
     """The batch is spilled by the first look at an outbox: then the slow reader is closed, and so woken."""
 
     async def check() -> None:
@@ -293,7 +291,7 @@ def test_a_reader_that_overflows_while_others_are_flushed_holds_up_nobody(sock: 
     asyncio.run(check())
 
 
-def test_a_peer_that_hangs_up_just_before_the_end_of_its_session_is_no_fault() -> None:
+def test_a_reset_just_before_the_end_of_a_session_is_no_fault() -> None:
     async def check() -> None:
         loop, house, session = asyncio.get_running_loop(), set[Any](), Echo(new_bus())
         server = await loop.create_server(lambda: fast.TcpProtocol(lambda _: session, loop, house), "127.0.0.1", 0)
@@ -314,7 +312,7 @@ def test_a_peer_that_hangs_up_just_before_the_end_of_its_session_is_no_fault() -
     asyncio.run(check())
 
 
-def test_a_session_that_cannot_even_be_counted_ends_alone(
+def test_a_session_whose_outbox_size_fails_ends_alone(
     sock: socket.socket, caplog: pytest.LogCaptureFixture, allowed: set[str]
 ) -> None:
     class Uncountable(Echo):

@@ -1,4 +1,4 @@
-"""One matrix for both shells: whatever carries a session, its peer sees the same."""
+"""Both shells give a peer the same session."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_requests_may_be_cut_anywhere(server: ShellServer) -> None:
         assert [client.hear() for _ in range(3)] == [b"%d" % i + b"!" * 120 * i for i in range(3)]
 
 
-def test_all_listeners_of_a_channel_hear_one_order(server: ShellServer) -> None:
+def test_all_listeners_of_a_channel_receive_the_same_order(server: ShellServer) -> None:
     channel = server.channel()
     with server.connect() as alice, server.connect() as bob, server.connect() as carol:
         for listener in bob, carol:
@@ -105,7 +105,7 @@ def other_end(mine: socket.socket) -> socket.socket:
 # Back-pressure
 
 
-def test_a_listener_that_does_not_read_is_closed_and_the_others_hear_everything(server: ShellServer) -> None:
+def test_only_a_listener_that_does_not_read_is_closed(server: ShellServer) -> None:
     channel, overflows = server.channel(), server.counts.overflows
     with server.connect() as speaker, server.connect() as deaf, server.connect() as listener:
         for client in deaf, listener:
@@ -141,7 +141,7 @@ def test_a_requester_that_does_not_read_is_slowed_and_gets_every_answer(server: 
 
 
 @pytest.mark.slow
-def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: ShellServer) -> None:
+def test_a_long_answer_is_pulled_as_it_is_read_and_delays_no_other(server: ShellServer) -> None:
     count = 16_000
     with server.connect() as reader, server.connect() as other:
         reader.say(b"long %d" % count)
@@ -208,7 +208,7 @@ def test_nothing_is_read_while_the_disk_does_not_keep_up(server: ShellServer) ->
 # The end
 
 
-def test_a_farewell_arrives_although_the_peer_goes_on_talking(server: ShellServer) -> None:
+def test_a_close_arrives_while_the_peer_keeps_sending(server: ShellServer) -> None:
     with server.connect() as client:
         client.say(b"size 300000", b"bye now", *(b"echo unheard" for _ in range(3000)))
         assert hear_all(client) == ([b"x" * 300000, b"now"], end(server, 4000))
@@ -221,14 +221,14 @@ def test_a_broken_protocol_ends_with_1002(server: ShellServer) -> None:
         assert hear_all(client) == ([b"sorry"], end(server, 1002))
 
 
-def test_goodbye(server: ShellServer) -> None:
+def test_goodbye_ends_the_connection_with_1001(server: ShellServer) -> None:
     with server.connect() as client:
         server.call(client.session.goodbye)
         assert hear_all(client) == ([b"goodbye"], end(server, 1001))
         server.eventually(lambda: client.session.over == 1)
 
 
-def test_half_a_message_at_the_end(server: ShellServer) -> None:
+def test_an_unfinished_message_at_the_end_is_discarded(server: ShellServer) -> None:
     with server.connect() as client:
         client.socket.sendall(client.wrap(b"echo this") + client.wrap(b"echo that")[:-1])
         assert client.hear() == b"this"
@@ -259,7 +259,7 @@ def test_a_peer_may_vanish_while_both_sides_wait(server: ShellServer, monkeypatc
         server.eventually(lambda: client.session.over == 1)
 
 
-def test_a_peer_that_left_is_told_nothing(server: ShellServer) -> None:
+def test_a_peer_that_reset_its_connection_stops_listening(server: ShellServer) -> None:
     channel = server.channel()
     with server.connect() as listener, server.connect() as speaker:
         listener.say(b"join " + channel)
@@ -270,7 +270,7 @@ def test_a_peer_that_left_is_told_nothing(server: ShellServer) -> None:
         server.eventually(lambda: not server.bus.listener_count(channel.decode()))
 
 
-def test_a_farewell_is_not_waited_for_for_ever(server: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lingering_after_a_close_is_bounded(server: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with server.connect() as client:
         client.say(b"long 1000000")
         client.hear()
@@ -315,7 +315,7 @@ def test_an_unfinished_answer_still_comes_after_a_half_close(server: ShellServer
 
 @only(TCP)
 @pytest.mark.parametrize("garbage", [b"\x00" * 100_000, b"\xff\xfe\n"[:2], b""])
-def test_bytes_that_are_no_message_end_quietly(server: ShellServer, garbage: bytes) -> None:
+def test_malformed_bytes_end_the_connection_without_an_answer(server: ShellServer, garbage: bytes) -> None:
     with server.connect() as client:
         client.socket.sendall(garbage)
         client.socket.shutdown(socket.SHUT_WR)

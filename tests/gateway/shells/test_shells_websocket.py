@@ -101,7 +101,7 @@ def test_a_message_over_the_limit(server: ShellServer, peer: Framed) -> None:
     ("data", "code"),
     [(b"\x81\x81\0\0\0\0\xff", 1007), (b"\x83\x80\0\0\0\0", 1002), (b"\x81\x00", 1002), (b"\x88\x81\0\0\0\0\0", 1002)],
 )
-def test_a_broken_frame_ends_with_its_code_after_what_came_before(
+def test_a_malformed_frame_closes_with_its_code_after_earlier_answers(
     server: ShellServer, peer: Framed, data: bytes, code: int
 ) -> None:
     peer.socket.sendall(peer.wrap(b"echo before") + data)

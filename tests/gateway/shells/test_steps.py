@@ -1,4 +1,4 @@
-"""What answering a request takes of the loop, step by step."""
+"""Answering a request is measured step by step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def _receive() -> Any:
     return {"type": "http.request"}
 
 
-def test_a_connection_is_told_of_each_step_and_of_the_status() -> None:
+def test_each_step_and_the_status_are_reported_to_the_observer() -> None:
     sent = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001

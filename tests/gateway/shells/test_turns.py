@@ -1,4 +1,4 @@
-"""How connections with much input share the event loop with the others."""
+"""Connections with much input share the event loop with all others."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SteppedClock:
     return clock
 
 
-def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
+def test_other_connections_have_a_turn_after_each_long_portion() -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
         busy = [Busy(turns, 5, LONG_TURN) for _ in range(2)]
@@ -103,7 +103,7 @@ def test_the_connection_that_used_least_lately_goes_first(clock: SteppedClock) -
     asyncio.run(check())
 
 
-def test_a_turn_is_shorter_while_others_say_something(clock: SteppedClock) -> None:
+def test_a_turn_is_shorter_while_others_have_input(clock: SteppedClock) -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
         for length in (LONG_TURN, TURN, LONG_TURN):
@@ -122,7 +122,7 @@ def test_a_turn_is_shorter_while_others_say_something(clock: SteppedClock) -> No
     asyncio.run(check())
 
 
-def test_busy_connections_yield_to_light_ones_but_not_for_ever(clock: SteppedClock) -> None:
+def test_busy_connections_yield_to_light_ones_for_a_bounded_time(clock: SteppedClock) -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
         busy = Busy(turns, 3, LONG_TURN)
@@ -155,7 +155,7 @@ def test_portions_that_take_no_time_share_one_turn() -> None:
     asyncio.run(check())
 
 
-def test_a_short_read_of_a_light_connection_comes_before_longer_ones_and_busy_connections(
+def test_short_reads_come_before_long_ones_and_busy_connections(
     clock: SteppedClock,
 ) -> None:
     async def check() -> None:
@@ -253,7 +253,7 @@ def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock
     assert honest.begin() is None
 
 
-def test_a_step_that_took_long_by_the_clock_alone_makes_nobody_busy(clock: SteppedClock) -> None:
+def test_a_step_long_only_by_the_clock_makes_no_connection_busy(clock: SteppedClock) -> None:
     load = LoopUsage()
     assert load.add(0.1, clock.now) == BELIEVED
     assert not load.busy
@@ -271,7 +271,7 @@ def test_cpu_time_is_charged_where_it_was_measured(clock: SteppedClock) -> None:
     assert Portion().used(clock.now - 0.008, 1, worked=both(0.004)) == 0.004
 
 
-def test_cpu_time_of_other_threads_is_charged_but_makes_nobody_busy(clock: SteppedClock) -> None:
+def test_cpu_time_of_other_threads_is_charged_but_makes_no_connection_busy(clock: SteppedClock) -> None:
     """They may work for somebody else; it is the network that pays, never more than the time by the clock."""
     load = LoopUsage()
     assert load.add(0.008, clock.now, CpuTime(thread=0.001, process=0.007)) == 0.007
@@ -286,7 +286,7 @@ def test_nothing_is_charged_more_than_it_took_by_the_clock(clock: SteppedClock) 
     assert not load.busy
 
 
-def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: SteppedClock) -> None:
+def test_the_remembered_usage_of_a_connection_is_bounded(clock: SteppedClock) -> None:
     load = LoopUsage()
     load.add(1000.0, clock.now, both(1000.0))
     assert load.busy

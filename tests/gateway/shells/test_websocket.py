@@ -49,7 +49,7 @@ def test_a_message_of_any_size(size: int) -> None:
     assert read(frame(0x81, b"x" * size)) == ([(TEXT, b"x" * size)], None)
 
 
-def test_one_byte_more_than_allowed_is_refused_by_its_header_alone() -> None:
+def test_an_oversized_frame_is_refused_by_its_header() -> None:
     assert code(frame(0x81, b"", size=101)[:6], max_size=100) == 1009
     assert code(frame(0x81, b"", size=1 << 63)) == 1009
 
@@ -98,7 +98,7 @@ def test_a_fragment_that_is_not_utf8_is_refused_at_its_first_bad_byte(bad: bytes
         assert code(whole, head[:-1], head[-1:]) == code(whole, head) == code(whole + head) == 1007
 
 
-def test_the_bytes_of_other_frames_are_not_looked_at_as_text() -> None:
+def test_bytes_of_other_frames_are_not_checked_as_utf_8() -> None:
     assert code(frame(0x82, b"\xff\xff")[:-1]) is None
     assert code(frame(0x02, b"\xff"), frame(0x80, b"\xff\xff")[:-1]) is None
     assert code(frame(0x01, b"\xc3"), frame(0x89, b"\xff\xff")[:-1]) is None
@@ -231,7 +231,7 @@ def begins_a_text(data: bytes) -> bool:
 
 @settings(max_examples=100)
 @given(st.sampled_from([0x81, 0x01]), st.text(max_size=6), st.binary(max_size=4), st.binary(max_size=130))
-def test_a_text_fails_with_the_byte_that_no_text_has(first: int, text: str, bad: bytes, more: bytes) -> None:
+def test_a_text_fails_at_its_first_invalid_byte(first: int, text: str, bad: bytes, more: bytes) -> None:
     """The oracle is Python's decoder, which is asked for each byte whether anything valid begins like this."""
     payload = text.encode() + bad + more
     start = 6 if len(payload) < 126 else 8

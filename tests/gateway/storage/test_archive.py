@@ -79,7 +79,7 @@ def test_a_retired_log_has_no_faults(log: Path) -> None:
     assert (report.faults, report.records) == ([], len(lines(log)))
 
 
-def test_verifying_changes_nothing_and_goes_on_beside_a_running_gateway(make_core: MakeCore) -> None:
+def test_verifying_changes_nothing_beside_a_running_gateway(make_core: MakeCore) -> None:
     core = make_core()
     talk(core)
     log = core.data / "log"
@@ -133,7 +133,7 @@ def test_times_and_sequences_that_go_back_are_reported(tmp_path: Path) -> None:
     assert reasons == ["record 2 is older than the one before it", "record 2 stands where 3 comes next"]
 
 
-def test_what_else_is_checked(log: Path) -> None:
+def test_verify_runs_an_additional_check(log: Path) -> None:
     def check(entry: Entry) -> str | None:
         return "the signature is wrong" if isinstance(entry, Message) and entry.content == b"3" else None
 
@@ -155,7 +155,7 @@ def test_an_export_is_verbatim(log: Path) -> None:
         assert report.records == len(out)
 
 
-def test_an_export_leaves_out_what_is_damaged(log: Path) -> None:
+def test_an_export_skips_damaged_records(log: Path) -> None:
     before = lines(log)
     path = paths(log, 1)[1]
     path.write_bytes(path.read_bytes().replace(b'"time"', b'"tame"', 1))
@@ -174,7 +174,7 @@ def test_into_an_empty_directory_it_is_the_same_log(log: Path, tmp_path: Path) -
     assert verify(tmp_path / "new" / "log").faults == []
 
 
-def test_a_retired_log_comes_back_as_it_was(log: Path, tmp_path: Path) -> None:
+def test_a_retired_log_survives_export_and_import(log: Path, tmp_path: Path) -> None:
     retire(log, 3)
     import_log(exported(log)[1], tmp_path / "new", NOW)
     new = tmp_path / "new" / "log"
@@ -201,7 +201,7 @@ def test_segments_of_an_import_are_bounded(log: Path, tmp_path: Path, monkeypatc
     assert lines(tmp_path / "new" / "log") == lines(log)
 
 
-def test_what_is_damaged_or_out_of_order_is_refused(log: Path, tmp_path: Path) -> None:
+def test_damaged_or_misordered_records_are_refused(log: Path, tmp_path: Path) -> None:
     good = lines(log)
     given = [good[0], b"nonsense\n", good[1], good[0], good[2].replace(b"kind", b"kinx"), *good[2:]]
     report = import_log(given, tmp_path / "new", NOW)
@@ -213,12 +213,12 @@ def test_what_is_damaged_or_out_of_order_is_refused(log: Path, tmp_path: Path) -
     ]
 
 
-def test_lines_without_their_end(log: Path, tmp_path: Path) -> None:
+def test_lines_without_a_line_feed_are_imported(log: Path, tmp_path: Path) -> None:
     import_log([line.rstrip(b"\n") for line in lines(log)], tmp_path / "new", NOW)
     assert lines(tmp_path / "new" / "log") == lines(log)
 
 
-def test_appended_messages_keep_what_they_say(log: Path, core_class: type[Core]) -> None:
+def test_appended_messages_keep_their_ids_content_and_senders(log: Path, core_class: type[Core]) -> None:
     data = log.parent.parent / "other"
     core = core_class(data, salt=12345).start()
     stranger = core.say(b'"here before"', sender=core.peers.connection("toy"))
@@ -258,7 +258,7 @@ def test_appended_messages_keep_what_they_say(log: Path, core_class: type[Core])
     core.stop()
 
 
-def test_who_has_a_key_is_one_peer_in_another_log_too(make_core: MakeCore, core_class: type[Core]) -> None:
+def test_the_identity_of_a_key_survives_an_import(make_core: MakeCore, core_class: type[Core]) -> None:
     core = make_core()
     core.say(sender=core.peers.identity("rest", "alice", "alice"))  # on a protocol that is not REST
     core.settle()
@@ -272,7 +272,7 @@ def test_who_has_a_key_is_one_peer_in_another_log_too(make_core: MakeCore, core_
     assert [(fields["protocol"], fields["sender"]) for fields in found if "sender" in fields] == [("rest", "alice")]
 
 
-def test_what_has_a_good_checksum_and_is_nothing_is_not_appended(make_core: MakeCore) -> None:
+def test_invalid_records_with_a_valid_checksum_are_not_appended(make_core: MakeCore) -> None:
     core = make_core()
     core.say()
     core.stop()

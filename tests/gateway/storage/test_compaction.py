@@ -1,4 +1,4 @@
-"""Facts that nothing refers to any more leave the log, and everything else stays."""
+"""A compaction removes facts that nothing refers to, and keeps everything else."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_log_stays_bounded_while_everything_in_it_changes(core: Core) -> Non
     assert verify(core.data / "log").faults == []
 
 
-def test_what_is_needed_stays(core: Core) -> None:
+def test_needed_facts_are_kept(core: Core) -> None:
     keeping = retention(core, age=1)
     core.log.fact("start", {"gateway": "ab", "version": "1"})
     core.log.fact("start", {"gateway": "ab", "version": "2"})
@@ -93,7 +93,7 @@ def test_what_is_needed_stays(core: Core) -> None:
     assert core.index.peer("toy", "alice") == Peer(alice.number, "toy", "alice", "Alice")
 
 
-def test_who_comes_back_is_somebody_new(core: Core) -> None:
+def test_a_forgotten_peer_returns_with_a_new_number(core: Core) -> None:
     """A number that was given away is never given to anybody else."""
     churn(core, 1)
     before = core.peers.identity("toy", "peer 1").number
@@ -111,7 +111,7 @@ def test_who_comes_back_is_somebody_new(core: Core) -> None:
     assert core.index.peer("toy", "peer 1") == Peer(after, "toy", "peer 1", ("a name " * 20)[:255])
 
 
-def test_who_is_there_stays(core: Core, toy_session: Any) -> None:
+def test_connected_peers_and_held_channels_are_kept(core: Core, toy_session: Any) -> None:
     session = toy_session(core.bus)
     core.bus.join(session)
     who = core.peers.identity("toy", "here")
@@ -126,7 +126,7 @@ def test_who_is_there_stays(core: Core, toy_session: Any) -> None:
     assert "channel 1" in {name for name, _, _ in core.index.channels()}
 
 
-def test_what_is_said_meanwhile_keeps_what_it_needs(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_used_during_a_compaction_are_kept(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer speaks again, and a channel is used again, after the log was looked at and before they have gone."""
     churn(core, 1)
     who = core.peers.identity("toy", "peer 1")
@@ -179,7 +179,7 @@ def test_messages_are_retired_while_facts_are_compacted(core: Core, monkeypatch:
     same_when_made_anew(core)
 
 
-def test_readers_go_on_across_a_compaction(core: Core) -> None:
+def test_readers_continue_across_a_compaction(core: Core) -> None:
     """A scan, an export and a verification that had begun before see everything that stays, once."""
     for number in range(4):
         churn(core, number)
@@ -212,7 +212,7 @@ def test_readers_go_on_across_a_compaction(core: Core) -> None:
         assert entry.seq == seq
 
 
-def test_what_was_exported_after_a_compaction_is_imported_as_it_is(core: Core, tmp_path: Path) -> None:
+def test_a_compacted_log_survives_export_and_import(core: Core, tmp_path: Path) -> None:
     for number in range(3):
         churn(core, number)
     core.log.fact("start", {"gateway": "ab", "version": "1"})
@@ -241,7 +241,7 @@ STEP = st.one_of(
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEP, max_size=25))
-def test_what_is_kept_says_the_same_before_and_after(core_class: type[Core], tmp_path_factory: Any, steps: Any) -> None:
+def test_kept_records_are_unchanged_by_a_compaction(core_class: type[Core], tmp_path_factory: Any, steps: Any) -> None:
     """Of a channel, a peer or a message that is kept everything stays, in the tables and when they are made anew."""
     core = core_class(tmp_path_factory.mktemp("data"), sealing=EACH).start()
     keeping = retention(core, bytes=3_000)

@@ -1,4 +1,4 @@
-"""Compactions that fail, or stop half-way, leave one state or the other."""
+"""A compaction that fails or stops half-way leaves one state or the other."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def fail(*_arguments: Any) -> None:
     raise OSError(5, "Input/output error")
 
 
-def test_a_front_counts_from_its_name_on_whatever_fails_then(
+def test_a_front_counts_once_it_is_renamed_even_if_the_sync_fails(
     make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever speaks after its name could not be synced is known, be the front there or not after a crash."""
@@ -219,7 +219,7 @@ def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatc
 
 
 @pytest.mark.parametrize("step", ["_remove_from_index", "_write", "finish"])
-def test_an_index_that_is_older_than_the_front_is_made_anew(
+def test_an_index_older_than_the_front_is_rebuilt(
     make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """As a power cut leaves it: what the log says is on disk at once, what the index says a while later."""
@@ -241,9 +241,7 @@ def test_an_index_that_is_older_than_the_front_is_made_anew(
     assert bool(again.disk_faults) == (step == "_remove_from_index")
 
 
-def test_an_index_that_is_made_anew_amid_a_compaction_forgets_what_goes(
-    core: Core, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_rebuilt_during_a_compaction_drops_removed_facts(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     forgettable(core)
     write = Compaction._write
 

@@ -1,4 +1,4 @@
-"""A process without file descriptors: the log is written and read on all the same, and answers are whole or errors."""
+"""A process without file descriptors writes and reads its log, and its answers are complete or errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_readers_stay_few(make_core: MakeCore, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.EACCES])
-def test_what_cannot_be_read_now_is_no_short_answer(
+def test_a_failed_read_raises_unavailable_instead_of_a_short_answer(
     make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     core = make_core()

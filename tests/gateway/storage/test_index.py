@@ -41,7 +41,7 @@ def test_ids_and_their_copies_survive_a_rebuild(make_core: MakeCore) -> None:
 # Facts
 
 
-def test_peers_channels_and_numbers_come_back(make_core: MakeCore) -> None:
+def test_peers_channels_and_numbers_survive_a_restart(make_core: MakeCore) -> None:
     core = make_core()
     peer = core.peers.identity("toy", "alice", "Alice")
     core.peers.identity("toy", "bob")
@@ -59,7 +59,7 @@ def test_peers_channels_and_numbers_come_back(make_core: MakeCore) -> None:
     assert again.index.peer("toy", "carol") is None
 
 
-def test_all_channels_are_told_however_many(make_core: MakeCore) -> None:
+def test_all_channels_are_listed_over_several_pages(make_core: MakeCore) -> None:
     core = make_core()
     names = [f"channel {number:04d}" for number in range(2 * PAGE + 1)]
     for name in names:
@@ -190,9 +190,7 @@ def test_pruning_takes_messages_and_their_ids(core: Core) -> None:
         assert core.index.rows(f"SELECT seq FROM {table} ORDER BY seq") == kept
 
 
-def test_a_chore_waits_for_what_was_taken_while_an_earlier_batch_was_applied(
-    core: Core, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chore_waits_for_records_taken_during_an_earlier_batch(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     began, go_on = threading.Event(), threading.Event()
     levels: list[int] = []
     apply = core.index._apply
@@ -214,7 +212,7 @@ def test_a_chore_waits_for_what_was_taken_while_an_earlier_batch_was_applied(
     assert levels[0] >= last.seq
 
 
-def test_chores_come_after_what_was_taken_before(core: Core) -> None:
+def test_chores_run_after_records_taken_before_them(core: Core) -> None:
     order: list[int] = []
     for _ in range(3):
         core.say()

@@ -70,7 +70,7 @@ def lines(directory: Path) -> list[bytes]:
     return [found.data for found in Segments(directory).scan()]
 
 
-def test_what_is_appended_is_on_disk_when_it_is_told(make: Callable[..., LogUnderTest], tmp_path: Path) -> None:
+def test_appended_records_are_on_disk_when_acknowledged(make: Callable[..., LogUnderTest], tmp_path: Path) -> None:
     desk = make()
     desk.log.start()
     first = desk.say()
@@ -98,7 +98,7 @@ def test_callbacks_come_in_order_of_sequence_after_the_batch(make: Callable[...,
     assert told == ["batch", 1, 2, 3, 3, 4, 5]
 
 
-def test_a_batch_says_where_each_entry_stands(make: Callable[..., LogUnderTest]) -> None:
+def test_a_batch_has_the_offset_of_each_entry(make: Callable[..., LogUnderTest]) -> None:
     desk = make()
     desk.log.start()
     for _ in range(3):
@@ -139,7 +139,7 @@ def test_only_the_next_sequence_is_taken(make: Callable[..., LogUnderTest], seq:
     assert desk.log.next_seq == 1
 
 
-def test_a_clean_stop_seals_and_the_next_start_goes_on(make: Callable[..., LogUnderTest], tmp_path: Path) -> None:
+def test_a_clean_stop_seals_and_the_next_start_continues(make: Callable[..., LogUnderTest], tmp_path: Path) -> None:
     desk = make()
     desk.log.start()
     desk.say()
@@ -173,7 +173,7 @@ def test_a_stop_without_anything_written_leaves_nothing(make: Callable[..., LogU
         (SealPolicy(), 0),
     ],
 )
-def test_when_a_segment_is_sealed(
+def test_a_segment_is_sealed_by_its_policy(
     make: Callable[..., LogUnderTest], tmp_path: Path, sealing: SealPolicy, count: int
 ) -> None:
     desk = make(sealing)
@@ -214,7 +214,7 @@ def test_a_log_is_crowded_while_much_waits(make: Callable[..., LogUnderTest], mo
     assert not desk.log.crowded
 
 
-def test_a_log_is_crowded_by_less_where_the_disk_is_slow(
+def test_a_slow_disk_makes_the_log_crowded_earlier(
     make: Callable[..., LogUnderTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "SLOW_BYTES", 1000)
@@ -231,7 +231,7 @@ def test_a_log_is_crowded_by_less_where_the_disk_is_slow(
     assert not desk.log.crowded
 
 
-def test_a_log_that_fails_says_why_until_it_succeeds(
+def test_a_failing_log_reports_its_error_until_it_succeeds(
     make: Callable[..., LogUnderTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "RETRY_SECONDS", 0.02)

@@ -40,9 +40,7 @@ def test_history_between_two_sequences(core: Core) -> None:
     assert core.index.last_seq("nowhere") == 0
 
 
-def test_the_last_sequences_are_told_without_a_look_at_the_records(
-    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_sequences_are_found_without_reading_records(make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
     core = make_core()
     said = [core.say(b"%d" % number, f"room {number % 3}") for number in range(9)]
     core.settle()
@@ -60,14 +58,14 @@ def test_the_last_sequences_are_told_without_a_look_at_the_records(
 
 
 @pytest.mark.parametrize("limit", [0, -1, -(1 << 70)])
-def test_no_limit_below_one_gives_anything(core: Core, limit: int) -> None:
+def test_a_limit_below_one_returns_nothing(core: Core, limit: int) -> None:
     core.say()
     core.settle()
     assert core.index.history("lobby", limit=limit) == []
 
 
 @pytest.mark.parametrize("number", [1 << 62, 1 << 63, 1 << 64, 10**40])
-def test_numbers_beyond_every_column(core: Core, number: int) -> None:
+def test_numbers_beyond_every_column_are_not_found(core: Core, number: int) -> None:
     core.say()
     core.settle()
     assert core.index.history("lobby", after=number) == []
@@ -78,7 +76,7 @@ def test_numbers_beyond_every_column(core: Core, number: int) -> None:
     assert core.index.entry(number) is None
 
 
-def test_a_page_is_bounded_and_the_next_goes_on(core: Core) -> None:
+def test_a_page_is_bounded_and_the_next_continues_it(core: Core) -> None:
     said = [core.say(b"%d" % number) for number in range(PAGE + 10)]
     core.settle()
     page = core.index.history("lobby", limit=10_000)
@@ -96,7 +94,7 @@ def test_history_of_one_sender(core: Core) -> None:
     assert contents(core.index.history("lobby", sender=5000, newest_first=True, limit=2)) == [b"8", b"6"]
 
 
-def test_what_can_no_longer_be_read_is_passed_over_not_the_end(core: Core) -> None:
+def test_damaged_records_are_skipped_in_history(core: Core) -> None:
     said = [core.say(b'"%d"' % number) for number in range(20)]
     core.settle()
     (path,) = (core.data / "log").iterdir()
@@ -115,7 +113,7 @@ def test_what_can_no_longer_be_read_is_passed_over_not_the_end(core: Core) -> No
 # Between the log and the tables
 
 
-def test_every_moment_between_append_and_applied(core: Core) -> None:
+def test_messages_are_found_at_every_moment_between_append_and_apply(core: Core) -> None:
     """Each message is in the history exactly once as soon as it is synced, and found by its ids always."""
 
     def seen() -> list[bytes]:
@@ -155,7 +153,7 @@ def test_every_moment_between_append_and_applied(core: Core) -> None:
     assert receipt.seq == third.seq, "also after others have gone to the tables"
 
 
-def test_what_is_applied_while_it_is_listed_is_told_once(core: Core) -> None:
+def test_records_applied_during_a_listing_appear_once(core: Core) -> None:
     said = [core.say(b"%d" % number) for number in range(10)]
     core.settle()
     said += [core.say(b"%d" % number) for number in range(10, 20)]
@@ -176,7 +174,7 @@ def test_a_newer_message_with_the_same_key_is_not_forgotten_with_the_older(core:
     assert receipt.seq == second.seq
 
 
-def test_a_message_is_found_as_what_it_was_shown_before_that_is_in_the_tables(core: Core) -> None:
+def test_a_message_is_found_by_its_native_id_before_it_is_indexed(core: Core) -> None:
     said = core.say(ids=("theirs",))
     core.log.fact("form", {"protocol": "toy", "of": said.seq, "native": {"toy": "shown"}})
     core.log.fact("entity", {"protocol": "toy", "native": {"toy": "nothing said"}, "wire": ""})
@@ -203,7 +201,7 @@ def test_an_id_of_two_messages_is_that_of_the_newer(core: Core) -> None:
 # Ids
 
 
-def test_ids_are_found_by_how_they_begin(core: Core) -> None:
+def test_ids_are_found_by_their_prefix(core: Core) -> None:
     said = core.say(ids=("there:9", "beside"))
     core.settle()
     assert core.index.indexed_seq("beside") == said.seq
@@ -212,7 +210,7 @@ def test_ids_are_found_by_how_they_begin(core: Core) -> None:
     assert found == [True, True, True, False, False, False, False]
 
 
-def test_who_has_said_something_in_a_channel_is_known_before_and_after_it_is_applied(core: Core) -> None:
+def test_senders_in_a_channel_are_known_before_and_after_indexing(core: Core) -> None:
     said = core.say()
     number = said.sender.number
     for _ in range(2):
@@ -222,7 +220,7 @@ def test_who_has_said_something_in_a_channel_is_known_before_and_after_it_is_app
         core.settle()
 
 
-def test_an_id_of_ours_needs_no_row(core: Core) -> None:
+def test_the_id_of_this_gateway_needs_no_row(core: Core) -> None:
     said = core.say()
     core.settle()
     assert core.index.rows("SELECT * FROM known") == []
@@ -232,7 +230,7 @@ def test_an_id_of_ours_needs_no_row(core: Core) -> None:
 
 
 @pytest.mark.parametrize("odd", ["\ud800", "a\0b", "\\ud800", "é", "😀", 'x"y', "\\u0000", ""])
-def test_odd_ids_and_names(core: Core, odd: str) -> None:
+def test_ids_and_names_with_surrogates_and_nul_are_found(core: Core, odd: str) -> None:
     """SQLite's JSON knows neither half characters nor NUL; both may come in an id of somebody's choice."""
     said = core.say(ids=(odd, "plain"))
     core.peers.identity("toy", odd, odd)
@@ -260,7 +258,7 @@ def test_a_fact_is_an_entry_but_no_message(core: Core) -> None:
     assert core.index.entry(fact.seq + 1) is None
 
 
-def test_where_a_record_stands(core: Core) -> None:
+def test_the_index_has_the_offset_of_each_record(core: Core) -> None:
     core.say()
     second = core.say(b'"find me"')
     core.settle()

@@ -27,7 +27,7 @@ def open_to_others(data: Path) -> list[Path]:
 
 
 @pytest.mark.usefixtures("lax")
-def test_nobody_else_may_read_what_is_kept(make_still: Callable[..., Any], tmp_path: Path) -> None:
+def test_only_the_owner_can_read_stored_files(make_still: Callable[..., Any], tmp_path: Path) -> None:
     still = make_still()
     still.say()
     still.sync()
@@ -40,7 +40,7 @@ def test_nobody_else_may_read_what_is_kept(make_still: Callable[..., Any], tmp_p
 
 
 @pytest.mark.usefixtures("lax")
-def test_a_start_takes_from_others_what_they_may_do(make_still: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_start_removes_permissions_of_other_users(make_still: Callable[..., Any], tmp_path: Path) -> None:
     still = make_still()
     still.say()
     still.sync()

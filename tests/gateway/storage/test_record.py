@@ -79,7 +79,7 @@ def test_a_message_with_everything() -> None:
     assert json.loads(line)["ids"] == ["digest"]
 
 
-def test_whose_identity_it_is_is_told_where_the_message_came_by_another_way() -> None:
+def test_the_protocol_of_an_identity_is_recorded_if_it_differs() -> None:
     keyed = message()
     keyed.sender = Peer(3, "rest", "alice")
     line = encode(keyed)
@@ -95,7 +95,7 @@ def test_line_breaks_in_the_content_become_spaces() -> None:
     assert decode(line).content == b'{"a":  1}'  # type: ignore[union-attr]
 
 
-def test_content_of_the_depth_that_doors_let_in_comes_back() -> None:
+def test_content_of_the_maximal_depth_survives_the_round_trip() -> None:
     content = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
     same(decode(encode(message(content))), message(content))  # type: ignore[arg-type]
 
@@ -108,7 +108,7 @@ def test_a_number_too_big_for_64_bits_behind_the_content_does_not_harm_it(number
     assert (back.content, back.wire) == (odd.content, odd.wire)
 
 
-def test_no_value_is_made_of_a_content(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_makes_no_value_of_the_content(monkeypatch: pytest.MonkeyPatch) -> None:
     """A MiB of empty lists took 50 to 300 ms, and as long for each message of a page of history."""
     read: list[int] = []
 
@@ -123,7 +123,7 @@ def test_no_value_is_made_of_a_content(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(read) < 10_000
 
 
-def test_what_comes_from_elsewhere_is_no_deeper_than_doors_let_in() -> None:
+def test_untrusted_content_beyond_the_maximal_depth_is_refused() -> None:
     for depth, good in ((MAX_DEPTH, True), (MAX_DEPTH + 1, False)):
         line = encode(message(b"[" * depth + b"]" * depth))
         if good:
@@ -166,7 +166,7 @@ def test_every_field_is_of_its_type_and_in_its_range(change: tuple[bytes, bytes]
         decode(resealed(spoiled))
 
 
-def test_half_characters_behind_the_content() -> None:
+def test_lone_surrogates_in_other_fields_survive_the_round_trip() -> None:
     odd = message(b"1", native={"toy": "\ud800"}, refs={"b": "\udfff"}, ids=("\ud800",), parent="\ud801", key="\ud802")
     same(decode(encode(odd)), odd)  # type: ignore[arg-type]
 
@@ -176,14 +176,14 @@ def test_there_is_an_example_of_each_kind_of_fact() -> None:
 
 
 @pytest.mark.parametrize("kind", FACT_FIELDS)
-def test_a_fact_comes_back(kind: str) -> None:
+def test_a_fact_survives_the_round_trip(kind: str) -> None:
     fact = decode(encode(Fact(kind, EXAMPLES[kind], 9, 8)))
     assert isinstance(fact, Fact)
     assert (fact.kind, fact.fields, fact.seq, fact.time) == (kind, EXAMPLES[kind], 9, 8)
 
 
 @pytest.mark.parametrize(("kind", "missing"), [(kind, name) for kind, names in FACT_FIELDS.items() for name in names])
-def test_a_fact_without_a_field_of_its_kind_is_no_record(kind: str, missing: str) -> None:
+def test_a_fact_that_lacks_a_field_is_refused(kind: str, missing: str) -> None:
     fields = {name: value for name, value in EXAMPLES[kind].items() if name != missing}
     with pytest.raises(BadRecord):
         decode(encode(Fact(kind, fields, 9, 8)))
@@ -211,7 +211,7 @@ def test_the_protocol_of_a_fact() -> None:
         b'{"seq":1,"time":1,"channel":"c","id":"i","kind":"message","protocol":"p","peer":1,"content":1,"ids":3',
     ],
 )
-def test_a_good_checksum_makes_no_record(body: bytes) -> None:
+def test_an_invalid_record_with_a_valid_checksum_is_refused(body: bytes) -> None:
     with pytest.raises(BadRecord):
         decode(resealed(body))
 
@@ -233,7 +233,7 @@ def test_any_shorter_line_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("wire", [b"", b"\0", b"\xff\xfe\xfd", bytes(range(256))])
-def test_binary_as_text(wire: bytes) -> None:
+def test_base64url_survives_the_round_trip(wire: bytes) -> None:
     text = encode_base64url(wire)
     assert b"=" not in text
     assert decode_base64url(text) == decode_base64url(text.decode()) == wire

@@ -75,7 +75,7 @@ def core(make_core: MakeCore) -> Core:
 
 
 @pytest.mark.parametrize("kind", record_schema.FACT_FIELDS)
-def test_facts_are_told_from_messages(kind: str) -> None:
+def test_facts_are_distinguished_from_messages(kind: str) -> None:
     assert is_fact(encode(Fact(kind, {"channel": 'x","kind":"y'}, 7, 8)))
     assert not is_fact(encode(Message(f'"kind":"{kind}"', Peer(1, "toy"), "toy", b'{"kind":"start"}')))
 
@@ -87,7 +87,7 @@ def test_without_limits_everything_is_kept(core: Core) -> None:
     assert names(core) == before
 
 
-def test_old_messages_go_and_facts_stay(core: Core) -> None:
+def test_old_messages_are_retired_and_facts_kept(core: Core) -> None:
     said = days(core, 3)
     core.say(b'"today"', channel="channel 0")
     core.settle()
@@ -129,7 +129,7 @@ def test_facts_are_found_after_a_restart_and_a_rebuild(make_core: MakeCore) -> N
         assert core.index.next_number == 1024
 
 
-def test_too_many_bytes_take_the_oldest(core: Core) -> None:
+def test_too_many_bytes_retire_the_oldest_messages(core: Core) -> None:
     before = days(core, 5)
     kept = sum(len(line) for line in lines(core) if parse_header(line)[0] >= before[3].seq)
     run(core, core.retention(bytes=kept))
@@ -139,7 +139,7 @@ def test_too_many_bytes_take_the_oldest(core: Core) -> None:
     assert retired(core) == [True] * (len(retired(core)) - 1) + [False]
 
 
-def test_what_nobody_follows_up_is_retired_too(core: Core) -> None:
+def test_a_log_without_new_messages_is_retired(core: Core) -> None:
     days(core, 2)
 
     def only_marks_are_left() -> bool:
@@ -166,13 +166,13 @@ def test_an_open_segment_stays(make_core: MakeCore) -> None:
     assert core.index.find(said.id) is not None
 
 
-def test_what_is_not_indexed_yet_stays(core: Core) -> None:
+def test_segments_that_are_not_indexed_yet_are_kept(core: Core) -> None:
     days(core, 3)
     assert list(core.retention(age=1).due(core.segments.first_seqs[1] - 2)) == []
     assert len(list(core.retention(age=1).due(core.segments.first_seqs[1] - 1))) == 1
 
 
-def test_a_damaged_line_is_reported_when_it_goes(core: Core) -> None:
+def test_a_damaged_line_is_reported_when_it_is_retired(core: Core) -> None:
     days(core, 2)
     path = core.data / "log" / f"{1:020d}.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"kind"', b'"kinx"', 1))
@@ -231,7 +231,7 @@ def test_a_crash_at_each_step_loses_no_fact(
     assert not whole & {name.split(".")[0] for name in names(core) if name.endswith(".facts.jsonl")}
 
 
-def test_a_kill_before_the_file_goes_leaves_nothing_half_there(
+def test_a_kill_before_the_removal_of_a_file_leaves_no_partial_state(
     make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its messages have left the index, and the log may be told to keep everything at the next start."""
@@ -259,7 +259,7 @@ def test_a_kill_before_the_file_goes_leaves_nothing_half_there(
         again.stop()
 
 
-def test_a_file_that_cannot_be_removed_is_gone_all_the_same(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_an_unremovable_file_leave_the_index(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever resumes is told of the gap: the messages have left the index."""
     said = days(core, 4)
     stuck = core.segments.path(max(first for first in core.segments.first_seqs if first <= said[0].seq))
@@ -279,7 +279,7 @@ def test_a_file_that_cannot_be_removed_is_gone_all_the_same(core: Core, monkeypa
     assert said[0].seq < core.index.first_kept <= min(shown)
 
 
-def test_what_was_accepted_while_the_clock_was_ahead_refuses_nobody(make_core: MakeCore) -> None:
+def test_messages_accepted_with_a_clock_ahead_do_not_refuse_later_ones(make_core: MakeCore) -> None:
     """What is signed now would be older than all that is kept, for as long as the clock had jumped."""
     core = make_core(sealing=EACH)
     now = core.clock.now
@@ -291,7 +291,7 @@ def test_what_was_accepted_while_the_clock_was_ahead_refuses_nobody(make_core: M
     assert core.index.kept_since(now) == now - LATE_AFTER
 
 
-def test_retention_goes_on_when_the_clock_is_put_back(still: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_continues_when_the_clock_is_set_back(still: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[int] = []
     ahead, later = runtime.clock() + 3 * DAY, time.monotonic() + 61
     monkeypatch.setattr(still.gateway.retention, "tick", lambda: ticks.append(1))

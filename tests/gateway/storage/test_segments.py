@@ -42,7 +42,7 @@ def test_an_empty_directory_begins_at_one(tmp_path: Path) -> None:
     assert (segments.next_seq, segments.last_time, segments.first_seqs, seqs(segments)) == (1, 0, [], [])
 
 
-def test_only_segments_are_segments(tmp_path: Path) -> None:
+def test_other_files_are_not_taken_for_segments(tmp_path: Path) -> None:
     for name in ("notes.txt", "1.jsonl", "2024-backup.jsonl", ".retire-00000000000000000001", "x" * 20 + ".jsonl"):
         (tmp_path / name).write_text("whatever")
     write(sealed(tmp_path, 1), [1, 2])
@@ -67,7 +67,7 @@ def test_reading_and_scanning_across_segments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 10, 100, 5000, 1 << 40])
-def test_a_record_is_found_wherever_it_is_said_to_stand(tmp_path: Path, offset: int) -> None:
+def test_a_record_is_found_from_any_offset(tmp_path: Path, offset: int) -> None:
     write(sealed(tmp_path, 1), range(1, 40))
     segments = Segments(tmp_path)
     assert [segments.read(seq, offset) for seq in range(1, 40)] == [verify_checksum(line(seq)) for seq in range(1, 40)]
@@ -77,7 +77,7 @@ def test_a_record_is_found_wherever_it_is_said_to_stand(tmp_path: Path, offset: 
 
 
 @pytest.mark.parametrize("size", [4000, 5000, 40_000, 3_000_000])
-def test_long_records(tmp_path: Path, size: int) -> None:
+def test_long_records_are_read(tmp_path: Path, size: int) -> None:
     write(sealed(tmp_path, 1), [1, 2, 3], size)
     segments = Segments(tmp_path)
     assert segments.next_seq == 4
@@ -85,7 +85,7 @@ def test_long_records(tmp_path: Path, size: int) -> None:
     segments.close()
 
 
-def test_there_is_no_record_outside_the_log(tmp_path: Path) -> None:
+def test_reading_a_sequence_outside_the_log_raises_bad_record(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     with pytest.raises(BadRecord):
         segments.read(1, 0)
@@ -97,7 +97,7 @@ def test_there_is_no_record_outside_the_log(tmp_path: Path) -> None:
     segments.close()
 
 
-def test_leftovers_are_sealed_and_what_holds_nothing_goes(tmp_path: Path) -> None:
+def test_leftover_segments_are_sealed_and_empty_ones_removed(tmp_path: Path) -> None:
     write(sealed(tmp_path, 1), [1, 2])
     write(opened(tmp_path, 3), [3, 4])
     write(opened(tmp_path, 5), [])
@@ -107,7 +107,7 @@ def test_leftovers_are_sealed_and_what_holds_nothing_goes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("later", [sealed, opened])
-def test_a_segment_that_was_given_up_ends_where_the_next_begins(tmp_path: Path, later: object) -> None:
+def test_an_abandoned_segment_ends_where_the_next_begins(tmp_path: Path, later: object) -> None:
     write(opened(tmp_path, 1), range(1, 8))
     write(later(tmp_path, 5), [5, 6])  # type: ignore[operator]
     segments = Segments(tmp_path)
@@ -116,7 +116,7 @@ def test_a_segment_that_was_given_up_ends_where_the_next_begins(tmp_path: Path, 
     assert [fault.file for fault in segments.faults] == [opened(tmp_path, 1).name]
 
 
-def test_while_it_runs_a_given_up_tail_is_not_scanned(tmp_path: Path) -> None:
+def test_an_abandoned_tail_is_not_scanned_while_the_log_is_open(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     write(opened(tmp_path, 1), range(1, 8))
     write(opened(tmp_path, 5), [5, 6])
@@ -125,7 +125,7 @@ def test_while_it_runs_a_given_up_tail_is_not_scanned(tmp_path: Path) -> None:
     assert seqs(segments) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_line_that_is_just_being_written_is_no_fault(tmp_path: Path) -> None:
+def test_a_partially_written_line_is_no_fault(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     write(opened(tmp_path, 1), [1, 2])
     with opened(tmp_path, 1).open("ab") as file:
@@ -175,9 +175,7 @@ def test_a_segment_beside_its_facts_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("contents", "next_seq"), [(b"", 6), (b"nothing good\n", 6), (b"a\nb\nc\n", 8)])
-def test_the_number_of_a_segment_is_not_used_again_whatever_became_of_it(
-    tmp_path: Path, contents: bytes, next_seq: int
-) -> None:
+def test_the_number_of_a_damaged_segment_is_not_reused(tmp_path: Path, contents: bytes, next_seq: int) -> None:
     write(sealed(tmp_path, 1), [1, 2, 3, 4])
     sealed(tmp_path, 5).write_bytes(contents)
     segments = Segments(tmp_path)

@@ -1,4 +1,4 @@
-"""The words of messages: filled with the index, removed with the records, made again from the log, and safe to ask."""
+"""The search index of words follows the message index, and accepts no syntax from users."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def find(core: Any, tmp_path: Path) -> Iterator[Callable[..., list[int]]]:
         index.close()
 
 
-def test_what_is_text_in_a_content() -> None:
+def test_text_of_collects_the_strings_of_a_content() -> None:
     assert text_of(b'{"a": "one", "b": [1, null, "two", {"c": "three"}]}') == "one\ntwo\nthree"
     assert text_of(b'"ab"') == "ab"
     assert text_of(b"[1, true]") == ""
     assert text_of(b'"' + b"x" * texts.MAX_INDEXED + b'"') == ""
 
 
-def test_words_phrases_and_prefixes_in_one_channel(core: Any, find: Callable[..., list[int]]) -> None:
+def test_words_phrases_and_prefixes_are_found_in_one_channel(core: Any, find: Callable[..., list[int]]) -> None:
     said = [core.say(text.encode()).seq for text in (
         '"The quick brown fox"', '{"text": "a brown caf\u00e9, quickly"}', '["fox"]', '"foxes"')]  # fmt: skip
     core.say(b'"quick fox"', channel="other")
@@ -75,7 +75,7 @@ def test_words_phrases_and_prefixes_in_one_channel(core: Any, find: Callable[...
 
 
 @pytest.mark.parametrize("words", ["", "   ", "...", '""', "a\x00b", "a\nb", "x" * 300, "a " * 17])
-def test_what_is_no_search_is_refused(words: str) -> None:
+def test_invalid_searches_are_refused(words: str) -> None:
     with pytest.raises(SearchRefused):
         expression_of(words)
 
@@ -116,7 +116,7 @@ def test_retention_removes_words(make_core: Callable[..., Any], tmp_path: Path) 
     index.close()
 
 
-def test_the_setting_makes_the_index_again(core: Any, tmp_path: Path) -> None:
+def test_changing_the_setting_rebuilds_the_index(core: Any, tmp_path: Path) -> None:
     core.say(b'"word"')
     core.stop()
     asked = Search("lobby", expression_of("word"), 0, BEYOND)

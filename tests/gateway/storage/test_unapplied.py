@@ -1,4 +1,4 @@
-"""What waits for the index is found by its ids."""
+"""Messages that wait for the index are found by their ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def chosen(entries: Sequence[Entry]) -> Iterator[tuple[str, int]]:
             yield id, entry.seq
 
 
-def test_what_waits_is_found_and_what_has_gone_is_not() -> None:
+def test_only_waiting_messages_are_found_by_their_ids() -> None:
     random, waiting, first, last = Random(3), Unapplied(chosen), 1, 0
     for _ in range(500):
         run = [message(last + number) for number in range(1, random.randrange(1, 9))]

@@ -1,4 +1,4 @@
-"""Freed memory goes back to the system, in a process of its own: what others have allocated must not be in the way."""
+"""Freed memory returns to the system, tested in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is expensive is made once for all that wait."""
+"""One computation serves all callers that wait for its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERVAL = 0.1
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_all_that_wait_share_a_result_that_is_newer_than_their_question(backend: str) -> None:
+def test_waiting_callers_share_a_result_newer_than_their_call(backend: str) -> None:
     begun, got = list[float](), list[int]()
 
     async def check() -> None:
@@ -44,7 +44,7 @@ def test_all_that_wait_share_a_result_that_is_newer_than_their_question(backend:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_failure_and_a_caller_that_leaves_are_nobody_elses(backend: str) -> None:
+def test_a_failure_or_a_cancelled_caller_does_not_affect_other_callers(backend: str) -> None:
     begun = list[int]()
 
     async def check() -> None:

@@ -1,4 +1,4 @@
-"""What the gateway tells systemd, on a socket like systemd's own."""
+"""The gateway notifies systemd on its socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gateway.operated import Operated
 from tests.waiting import until
 
 
-def test_everything_but_the_end_is_told(operated: Operated) -> None:
+def test_readiness_and_reloads_are_reported_to_systemd(operated: Operated) -> None:
     told = operated.notified
     until(lambda: len(told) > 1)
     assert told[:2] == [systemd.READY, f"STATUS=serves {operated.http}"]
@@ -26,7 +26,9 @@ def test_everything_but_the_end_is_told(operated: Operated) -> None:
     assert int(time.removeprefix("MONOTONIC_USEC=")) > 0
 
 
-def test_a_stop_is_told(still_class: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_is_reported_to_systemd(
+    still_class: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wire:
         wire.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
@@ -44,7 +46,7 @@ def test_nothing_waits_for_a_listener_that_does_not_read(tmp_path: Path, monkeyp
             systemd.notify(systemd.ALIVE)
 
 
-def test_a_socket_without_a_file_is_one_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abstract_sockets_are_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wire:
         wire.bind("\0trellis-test-notify")
         monkeypatch.setenv("NOTIFY_SOCKET", "@trellis-test-notify")

@@ -1,4 +1,4 @@
-"""The courier by itself: however many webhooks there are, each turn of the loop is short."""
+"""The courier takes short turns of the loop, however many webhooks there are."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_search_looks_at_a_few_webhooks_in_each_turn_of_the_loop(
     assert {each.webhook.position for each in deliveries if each.idle} == {PAGE - 1}
 
 
-def test_a_webhook_that_becomes_idle_while_others_are_looked_at_misses_nothing(courier: Courier) -> None:
+def test_a_webhook_that_becomes_idle_during_a_search_misses_nothing(courier: Courier) -> None:
     """It searched further than the page that is being looked at, so that page has nothing for it."""
     first, *_, last = courier._deliveries.values()
     first.idle = last.idle = False

@@ -1,4 +1,4 @@
-"""What a receiver of webhooks cannot do to the gateway by what it answers."""
+"""The answers of a webhook receiver cannot harm the gateway."""
 
 from __future__ import annotations
 

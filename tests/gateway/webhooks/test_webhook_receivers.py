@@ -1,4 +1,4 @@
-"""Receivers that refuse, hang or lie, and which of them may be reached."""
+"""Receivers that refuse, hang or lie are handled, and only public addresses are reached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("haste")
 # Refused
 
 
-def test_what_is_refused_becomes_a_dead_letter_and_the_rest_goes_on(
+def test_a_refused_message_becomes_a_dead_letter_and_others_follow(
     make_local: Callable[..., Any], admin_of: Callable[[Any], Admin]
 ) -> None:
     settings = {"auth": ADMIN, "webhooks": {"allow_networks": LOCAL, "attempts": 2}}
@@ -54,7 +54,7 @@ def test_what_is_refused_becomes_a_dead_letter_and_the_rest_goes_on(
         assert admin.get(path).json()["deadLetters"] == 0
 
 
-def test_a_receiver_that_is_down_is_waited_for_and_nothing_becomes_a_dead_letter(admin: Admin) -> None:
+def test_an_unavailable_receiver_is_retried_without_dead_letters(admin: Admin) -> None:
     answers = iter([(503, {"Retry-After": "1"}, b""), (502, {}, b""), (429, {}, b""), (503, {}, b"")])
     with Receiver(lambda _got: next(answers, LAST)) as receiver:
         path = f"{HOOKS}/{admin.hook(receiver.url)['id']}"
@@ -75,7 +75,7 @@ def test_a_receiver_that_is_down_is_waited_for_and_nothing_becomes_a_dead_letter
     ((503, {}, b""), {"disable_after_hours": 0.00003}, "it has failed for 3e-05 hours; it answered 503"),
     ((400, {}, b""), {"attempts": 1, "max_dead_letters": 1}, "it has 1 dead letters (webhooks.max_dead_letters)"),
 ])  # fmt: skip
-def test_a_webhook_is_disabled_and_continues_where_it_was_once_enabled(
+def test_a_disabled_webhook_continues_at_its_position_once_enabled(
     make_local: Callable[..., Any], admin_of: Callable[[Any], Admin], capsys: pytest.CaptureFixture[str],
     answer: Answer, settings: dict[str, Any], reason: str,
 ) -> None:  # fmt: skip
@@ -115,9 +115,7 @@ def test_redirects_are_not_followed_and_endless_answers_are_not_read(admin: Admi
         assert not other.got
 
 
-def test_a_receiver_that_hangs_fails_when_its_time_is_up(
-    make_local: Callable[..., Any], admin_of: Callable[[Any], Admin]
-) -> None:
+def test_a_receiver_that_hangs_times_out(make_local: Callable[..., Any], admin_of: Callable[[Any], Admin]) -> None:
     admin = admin_of(make_local(auth=ADMIN, webhooks={"allow_networks": LOCAL, "timeout_seconds": 0.1}))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         path = f"{HOOKS}/{admin.hook(f'http://127.0.0.1:{silent.getsockname()[1]}/')['id']}"
@@ -207,7 +205,7 @@ def test_urls_that_are_refused(make_local: Callable[..., Any], admin_of: Callabl
     assert admin.get(HOOKS).json() == {"webhooks": []}
 
 
-def test_a_name_that_leads_inside_is_refused_when_it_is_used(
+def test_a_name_that_resolves_to_a_private_address_is_refused_at_use(
     make_local: Callable[..., Any], admin_of: Callable[[Any], Admin]
 ) -> None:
     admin = admin_of(make_local(auth=ADMIN))

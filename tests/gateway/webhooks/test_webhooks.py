@@ -1,4 +1,4 @@
-"""Webhooks against a real receiver: at least once, in order, signed, bounded, and kept across restarts and kills."""
+"""Webhooks deliver at least once, in order, signed and bounded, across restarts and kills."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_webhook_may_begin_in_the_past(admin: Admin) -> None:
     assert some.contents() == ["two", "three"]
 
 
-def test_what_was_delivered_is_not_delivered_again_after_a_restart(
+def test_delivered_messages_are_not_delivered_again_after_a_restart(
     make_local: Callable[..., Any], admin_of: Callable[[Any], Admin]
 ) -> None:
     settings = {"auth": ADMIN, "webhooks": {"allow_networks": LOCAL}}
@@ -104,7 +104,7 @@ def test_a_kill_loses_nothing_and_keeps_the_order(
 
 
 @pytest.mark.parametrize("waits", ["disabled", "unreachable"])
-def test_what_retention_removed_first_is_passed_over_and_logged(
+def test_undelivered_messages_that_were_retired_are_skipped_and_logged(
     make_local: Callable[..., Any], admin_of: Callable[[Any], Admin], capsys: pytest.CaptureFixture[str], waits: str
 ) -> None:
     log = {"segment_bytes": 4096, "keep_bytes": 16_384}
@@ -167,7 +167,7 @@ BAD_BODIES = [
 ]  # fmt: skip
 
 
-def test_bodies_that_are_no_webhook_are_refused(admin: Admin) -> None:
+def test_invalid_webhook_bodies_are_refused(admin: Admin) -> None:
     for body in BAD_BODIES:
         refused = admin.post(HOOKS, content=body)
         assert refused.json()["code"] in ("malformed-content", "invalid-webhook"), body

@@ -172,7 +172,7 @@ def answer_until_stored(go: GoClient, lines: list[codec.NodeLine]) -> None:
     assert stored == held.keys()
 
 
-def test_a_genuine_client_reads_what_we_write_and_we_read_what_it_writes(program: Path) -> None:
+def test_a_genuine_client_and_our_codec_read_each_other(program: Path) -> None:
     nodes = tree()
     lines = [codec.node_line(forest.node_id(raw), raw) for raw in nodes]
     community = lines[1].id

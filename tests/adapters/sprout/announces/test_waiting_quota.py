@@ -1,4 +1,4 @@
-"""What all connections together may keep waiting, and what one connection is said to keep."""
+"""All connections share one quota for waiting nodes, and each reports the memory of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another encoding of somebody's signature publishes nothing, and proves nothing about its sender."""
+"""Another encoding of a signature publishes nothing, and proves nothing about its sender."""
 
 from __future__ import annotations
 

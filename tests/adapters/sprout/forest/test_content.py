@@ -1,4 +1,4 @@
-"""What a reply says is a value of JSON elsewhere, and the other way round."""
+"""The content of a reply is a JSON value on other protocols, and any JSON value becomes the content of a reply."""
 
 from __future__ import annotations
 

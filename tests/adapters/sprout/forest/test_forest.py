@@ -177,7 +177,7 @@ class Stamp:
         return b"%d %b" % (created_seconds, hashlib.sha256(data).digest())
 
 
-def test_new_nodes_stand_where_they_should_and_are_signed() -> None:
+def test_new_nodes_are_signed_at_the_right_position() -> None:
     stamp = Stamp()
     identity = forest.sign_identity("alice", stamp, 1_999, b"a/1\0x")
     author = forest.node_id(identity)

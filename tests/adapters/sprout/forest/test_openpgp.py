@@ -177,7 +177,7 @@ def test_other_padding_is_refused(padded: Callable[[bytes], bytes]) -> None:
         public.verify(data, signed_as(key, data, padded))
 
 
-def test_a_value_longer_than_the_key_is_no_signature() -> None:
+def test_a_signature_value_longer_than_the_key_is_refused() -> None:
     key, data = key_of("alice"), b"data"
     (packet,) = packets.read_packets(key.sign(data, CREATED))
     longer = packet.body[:-258] + b"\x08\x08\0" + packet.body[-256:]

@@ -1,4 +1,4 @@
-"""Which keys and key files are accepted, and why others are refused."""
+"""Only suitable keys and key files are accepted, and others are refused with a reason."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_key_flags_say_whether_a_key_may_sign() -> None:
             PublicKey(remade(flags))
 
 
-def test_a_key_needs_its_own_word_for_a_user_id() -> None:
+def test_a_key_without_a_certified_user_id_is_refused() -> None:
     data = key_of("alice").public_key
     changes: list[dict[int, bytes | None]] = [
         {packets.USER_ID: b"Bob"},

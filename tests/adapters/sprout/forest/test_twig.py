@@ -1,4 +1,4 @@
-"""TWIG both ways."""
+"""TWIG is encoded and decoded."""
 
 from __future__ import annotations
 

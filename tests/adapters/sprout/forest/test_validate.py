@@ -1,4 +1,4 @@
-"""The rules of nodes, against the vectors and what library and relay of the reference say about them."""
+"""The rules of nodes agree with the vectors and with the verdicts of the reference library and relay."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_invalid_node_is_refused_with_its_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(WAITING))
-def test_a_node_whose_author_or_parent_is_unknown_waits(name: str) -> None:
+def test_a_node_with_an_unknown_author_or_parent_waits(name: str) -> None:
     verdict = verdict_on(raw_of(INVALID[name]))
     assert verdict == ValidationResult(missing=(UNKNOWN,))
     assert not verdict.ok
@@ -238,7 +238,7 @@ def test_extreme_times_are_valid(time: bytes) -> None:
     verdict_on(resigned(replace(TOP, metadata=metadata(expiration=time))))
 
 
-def test_the_reasons_are_few_and_each_has_its_own() -> None:
+def test_each_rule_has_a_distinct_reason() -> None:
     reasons = [rule.reason for rule in RULES]
     assert len(set(reasons)) == len(reasons)
     assert BREAKING.keys() == set(reasons)

@@ -1,4 +1,4 @@
-"""The author of a connection: which nodes identify it, and which do not."""
+"""Only fresh nodes of an author identify a connection."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_fresh_node_identifies_its_author(place: Any, alices: Any, alice: Any)
         (0, 3 * MAX_AGE, SECOND),  # not made yet
     ],
 )
-def test_a_node_read_elsewhere_identifies_nobody(
+def test_a_node_from_another_relay_does_not_identify_the_connection(
     opened: int, made: int, arrives: int, place: Any, lobby: str, alice: Any, announce: Any
 ) -> None:
     start = place.clock.now
@@ -79,7 +79,9 @@ def test_a_node_read_elsewhere_identifies_nobody(
     assert whisper_to(place, alice.id) == 0
 
 
-def test_nobody_joins_a_connected_author(place: Any, lobby: str, alices: Any, alice: Any, announce: Any) -> None:
+def test_replaying_an_authors_node_does_not_bind_another_connection(
+    place: Any, lobby: str, alices: Any, alice: Any, announce: Any
+) -> None:
     thief, ear = connect(place, ELSEWHERE), place.toy()
     thief.send(f"subscribe 0 {id_of(lobby)}\n")
     place.bus.subscribe(ear, "lobby")
@@ -121,7 +123,9 @@ def test_an_old_node_makes_a_link_and_no_author(place: Any, lobby: str, alices: 
     assert alices.session.identity is None
 
 
-def test_an_old_announcement_of_presence_identifies_nobody(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_an_old_presence_announcement_does_not_identify_the_connection(
+    place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
     word = alice.reply(lobby, "", twig.encode({"activity/1": b"0", "invisible/1": b"true"}))
     line = connect(place)
     place.clock.now += MAX_AGE + SECOND
@@ -138,7 +142,7 @@ def strict(make_place: Callable[..., Any], alice: Any, bob: Any, announce: Any) 
     return place
 
 
-def test_never_identifies_no_connection(strict: Any, alice: Any, announce: Any) -> None:
+def test_the_setting_never_identifies_no_connection(strict: Any, alice: Any, announce: Any) -> None:
     line, toy = connect(strict), strict.toy()
     strict.bus.subscribe(toy, "lobby")
     line.send(f"subscribe 0 {id_of(strict.community)}\n")

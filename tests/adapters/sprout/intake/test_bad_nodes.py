@@ -1,4 +1,4 @@
-"""One node costs no more than itself, whatever shows it: an announce, a relay that was dialled, or a grove."""
+"""A bad node affects no other node, whether an announce, a dialled relay or a grove brings it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PATHS = [by_announce, by_link, by_import]
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("created", [NEAR, FAR])
-def test_a_community_is_named_by_how_its_id_begins(
+def test_a_community_with_a_taken_name_gets_a_digest_suffix(
     created: int, path: Callable[..., None], place: Any, alice: Any, tmp_path: Path
 ) -> None:
     place.bus.channels.register("lobby")

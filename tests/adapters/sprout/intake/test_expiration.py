@@ -1,4 +1,4 @@
-"""A node that has expired is shown to nobody in Arbor any more, wherever its line comes from."""
+"""An expired node is offered to no Arbor peer, whatever the source of its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that come before what they need, at the scale of whole groves, and what becomes of those that wait."""
+"""Nodes that arrive before their ancestors wait for them, at the scale of whole groves."""
 
 from __future__ import annotations
 

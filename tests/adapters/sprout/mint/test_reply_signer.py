@@ -1,4 +1,4 @@
-"""What the gateway signs: identities, communities, conversations, and what other protocols' peers publish."""
+"""The gateway signs identities, communities, conversations and the messages of other protocols."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.still import PATIENCE
 DAY = 86_400_000
 
 
-def test_a_channel_becomes_a_community_of_the_gateways(place: Any, community: str) -> None:
+def test_a_channel_becomes_a_community_signed_by_the_gateway(place: Any, community: str) -> None:
     line = place.connect()
     ((id, node, _),) = nodes(line.send("list 1 1 9\n"))
     assert id == community
@@ -125,7 +125,7 @@ def test_threads(place: Any, ear: Any, alice: Any, announce: Any) -> None:
     del id
 
 
-def test_a_parent_in_another_channel_is_none(place: Any) -> None:
+def test_a_parent_in_another_channel_is_ignored(place: Any) -> None:
     toy = place.toy()
     elsewhere = toy.say({"n": 1}, "elsewhere")
     assert toy.say({"n": 2}, parent=elsewhere.id).refs["sprout"] == {}
@@ -284,7 +284,7 @@ def test_a_node_that_cannot_be_signed_delays_nothing(place: Any, ear: Any, monke
     assert [json.loads(reply.content.blob) for reply in replies] == [{"n": 2}]
 
 
-def test_the_key_is_kept_for_its_owner_alone(place: Any, make_place: Callable[..., Any]) -> None:
+def test_only_the_owner_can_read_the_key_file(place: Any, make_place: Callable[..., Any]) -> None:
     path = place.gateway.home.secrets / "sprout.privkey"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     id = place.adapter.mint.id
@@ -293,7 +293,7 @@ def test_the_key_is_kept_for_its_owner_alone(place: Any, make_place: Callable[..
     assert key.file == path.read_bytes()
 
 
-def test_without_a_key_there_is_none_and_a_new_one_is_read_again(tmp_path: Path) -> None:
+def test_read_key_returns_none_until_a_key_is_made(tmp_path: Path) -> None:
     path = tmp_path / "sprout.privkey"
     assert read_key(path) is None
     made = make_key(path, 1_700_000_000_000)

@@ -1,4 +1,4 @@
-"""What is signed together comes home in its order, and what fails takes nothing with it."""
+"""Nodes signed together are returned in their order, and a failure affects no other node."""
 
 from __future__ import annotations
 

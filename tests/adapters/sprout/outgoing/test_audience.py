@@ -1,4 +1,4 @@
-"""New communities are announced to every connection that may know of them, whenever it began."""
+"""New communities are announced to every connection that may know of them, whenever it was opened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from adapters.sprout.store.tables import COMMUNITY
 
 
-def test_a_connection_that_begins_while_a_community_is_signed_is_told(place: Any) -> None:
+def test_a_connection_opened_during_signing_receives_the_new_community(place: Any) -> None:
     place.toy().say("before there is a community", "new")
     line = place.connect()
     assert line.send(f"list 1 {COMMUNITY} 256\n") == "response 1 0\n"
@@ -18,7 +18,7 @@ def test_a_connection_that_begins_while_a_community_is_signed_is_told(place: Any
     assert community in heard
 
 
-def test_who_is_told_in_order_is_not_told_again(place: Any) -> None:
+def test_a_community_is_announced_once_to_each_connection(place: Any) -> None:
     line = place.connect()
     line.ask("version 1 0.0\n")
     place.toy().say("before there is a community", "new")
@@ -26,7 +26,7 @@ def test_who_is_told_in_order_is_not_told_again(place: Any) -> None:
     assert heard.count(place.bus.channels.address("sprout", "new")) == 1
 
 
-def test_a_community_is_told_to_those_who_may_know_its_channel(make_place: Callable[..., Any]) -> None:
+def test_a_community_is_announced_only_to_permitted_connections(make_place: Callable[..., Any]) -> None:
     place = make_place(auth={"grants": {"anonymous": ["*:public"], "toy:anonymous": ["*:*"]}})
     line = place.connect()
     line.ask("version 1 0.0\n")

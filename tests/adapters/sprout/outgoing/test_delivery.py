@@ -1,4 +1,4 @@
-"""What is said in a channel comes in its order, however long its lines take to be made."""
+"""Messages of a channel are delivered in their order, however long their signatures take."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_so_many_signed_lines_wait_at_most(
     assert told(ear) == ["announce 0 3", "0", "1", "2"]
 
 
-def test_lines_that_leave_together_are_those_that_leave_one_by_one(
+def test_grouped_lines_equal_lines_sent_one_by_one(
     place: Any, lobby: str, signing: SigningJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However their signatures come, or fail, and whoever speaks, comes, leaves or hangs up meanwhile."""

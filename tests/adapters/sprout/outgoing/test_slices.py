@@ -1,4 +1,4 @@
-"""Long answers are gathered in slices: between two of them everybody else has a turn."""
+"""Long answers are collected in slices, between which other connections are served."""
 
 from __future__ import annotations
 

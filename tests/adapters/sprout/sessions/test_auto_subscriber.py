@@ -1,4 +1,4 @@
-"""A relay that dialled in hears of what begins later, and tells of it, though it subscribes only when it dials."""
+"""The gateway subscribes to new communities of a relay that dialled in, and sends it those that begin here."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_refused_subscription_stops_no_other(
     assert sorted(told) == sorted(["status 8 0", f"subscribe 0 {id_of(young)}"])
 
 
-def test_a_client_that_chose_communities_is_left_alone(place: Any, old: str, alice: Any) -> None:
+def test_a_client_that_chose_its_communities_gets_no_subscribe_request(place: Any, old: str, alice: Any) -> None:
     community = alice.community("young")
     chose, quiet = load(place), place.connect()
     chose.ask(f"subscribe 1 {id_of(alice.community('none of these'))}\n")
@@ -99,7 +99,7 @@ def test_a_client_that_chose_communities_is_left_alone(place: Any, old: str, ali
     assert "subscribe" not in chose.read() + quiet.read()
 
 
-def test_a_peer_that_refuses_is_told_nothing(place: Any, old: str, alice: Any) -> None:
+def test_a_peer_that_refuses_a_subscription_receives_no_messages(place: Any, old: str, alice: Any) -> None:
     relay, community, toy = load(place, old), alice.community("young"), place.toy()
     relay.ask(f"announce 8 2\n{alice.identity}\n{community}\n")
     assert relay.ask("status 0 1\n") == ""

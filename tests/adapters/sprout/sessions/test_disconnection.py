@@ -30,7 +30,7 @@ def test_a_silent_peer_is_disconnected(place: Any, said: str) -> None:
     assert line.session.closing is not None
 
 
-def test_how_long_is_a_setting(make_place: Any) -> None:
+def test_the_handshake_timeout_is_configurable(make_place: Any) -> None:
     place = make_place(limits={"rates": "off", "handshake_seconds": 2})
     line = place.connect()
     ticks(place, 3)
@@ -53,7 +53,7 @@ def test_a_peer_may_be_silent_after_its_first_message(place: Any, said: str) -> 
     assert line.session.closing is None
 
 
-def test_a_relay_that_was_dialled_need_not_speak_first(place: Any) -> None:
+def test_a_dialled_relay_may_stay_silent(place: Any) -> None:
     line = type(place.connect())(place, place.adapter.open(Peering, Principal(PEER)))
     ticks(place, 3 * SECONDS)
     assert line.session.closing is None

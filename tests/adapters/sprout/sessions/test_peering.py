@@ -1,4 +1,4 @@
-"""What a gateway asks and tells a relay that it dials."""
+"""A gateway exchanges communities and nodes with a relay that it dials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.core.outbox import LOW_WATER
 from tests.adapters.sprout.sessions.peering_lines import dial, id_of, lines, response
 
 
-def test_it_sends_the_requests_of_genuine_relays(place: Any, alice: Any) -> None:
+def test_a_dialled_session_sends_the_requests_of_genuine_relays(place: Any, alice: Any) -> None:
     community = alice.community("woods")
     reply = alice.reply(community, "hello")
     line = dial(place)
@@ -150,7 +150,7 @@ def test_only_channels_of_its_patterns_are_exchanged(place: Any, alice: Any, bob
     assert line.session.report()["communities"] == 2
 
 
-def test_a_link_inwards_tells_nothing(place: Any, alice: Any, announce: Any) -> None:
+def test_an_inward_link_announces_nothing(place: Any, alice: Any, announce: Any) -> None:
     community, reply = alice.community("woods"), alice.reply(alice.community("woods"), "hello")
     announce(place.connect(), alice.identity, community)
     line = dial(place, direction="in")
@@ -169,7 +169,7 @@ def test_a_link_inwards_tells_nothing(place: Any, alice: Any, announce: Any) -> 
     assert line.ask(f"query 6 2\n{alice.id}\n{id_of(community)}\n") == "response 6 0\n"
 
 
-def test_a_link_outwards_takes_nothing(place: Any, alice: Any, bob: Any, announce: Any) -> None:
+def test_an_outward_link_accepts_nothing(place: Any, alice: Any, bob: Any, announce: Any) -> None:
     community = alice.community("woods")
     known, missing = alice.reply(community, "known"), alice.reply(community, "missing")
     announce(place.connect(), alice.identity, community, known, missing)
@@ -185,7 +185,7 @@ def test_a_link_outwards_takes_nothing(place: Any, alice: Any, bob: Any, announc
     assert line.session.report() == {"communities": 1, "behind": 0, "missing": 0, "caughtUp": True}
 
 
-def test_it_keeps_reading_while_its_announces_wait(place: Any) -> None:
+def test_a_dialled_session_keeps_reading_while_its_announces_wait(place: Any) -> None:
     dialled, accepted = dial(place).session, place.connect().session
     for session in (dialled, accepted):
         session.send(b"x" * LOW_WATER)
@@ -193,7 +193,7 @@ def test_it_keeps_reading_while_its_announces_wait(place: Any) -> None:
     assert not accepted.ask_to_read()
 
 
-def test_it_is_not_throttled(make_place: Callable[..., Any], alice: Any) -> None:
+def test_a_dialled_session_is_not_throttled(make_place: Callable[..., Any], alice: Any) -> None:
     one = {"rate": 0.1, "burst": 1.0}
     place = make_place(limits={"peer": one, "channel": one, "address": one})
     community = alice.community("woods")

@@ -1,4 +1,4 @@
-"""Which communities and origins a gateway believes of the relays that it dials."""
+"""The claimed channels and origins of dialled relays are accepted only from trusted gateways."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_messages_of_a_trusted_gateway_are_known_by_their_origin(
     assert answer.parent == toy.heard[0].id
 
 
-def test_an_origin_that_something_else_has_silences_nothing(trusting: Any, alice: Any, bob: Any, announce: Any) -> None:
+def test_a_forged_origin_id_suppresses_no_message(trusting: Any, alice: Any, bob: Any, announce: Any) -> None:
     place, listener = trusting, trusting.toy()
     place.bus.subscribe(listener, "lobby")
     theirs = community_for(alice, "lobby")

@@ -1,4 +1,4 @@
-"""What arrives together is taken together, and becomes what it would have become one by one."""
+"""Nodes that arrive together are processed as one run, with the results of single nodes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_run_has_the_outcomes_of_single_nodes(
     assert all(len(each.toys) >= 15 for each in outcomes[0])
 
 
-def test_what_was_read_together_is_synced_at_once(
+def test_nodes_read_together_share_one_sync(
     place: Any, alice: Forge, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many portions the shell hands it over in: each sync costs as much as a few nodes."""

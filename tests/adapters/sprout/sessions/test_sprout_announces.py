@@ -1,4 +1,4 @@
-"""Announces on a connection: accepted, published, refused, and those that wait for other nodes."""
+"""Announces on a connection are accepted, published or refused, or wait for other nodes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_json_in_a_reply_is_that_value(place: Any, lobby: str, alice: Any, annou
     assert [message.content for message in toy.heard] == [b'{"n":  1.50}', b'{"content":"{no json"}']
 
 
-def test_status_0_comes_when_it_is_on_disk_and_not_before(place: Any, lobby: str, alice: Any) -> None:
+def test_status_0_is_sent_once_the_node_is_on_disk(place: Any, lobby: str, alice: Any) -> None:
     line = place.connect()
     assert line.send(f"announce 1 1\n{alice.reply(lobby, 'hi')}\n") == ""
     place.settle()
@@ -77,7 +77,7 @@ def test_a_duplicate_waits_for_the_first_to_be_on_disk(place: Any, lobby: str, a
     assert one.read() == two.read() == "status 1 0\n"
 
 
-def test_an_identity_and_a_community_go_to_everybody_else(place: Any, bob: Any, announce: Any) -> None:
+def test_identities_and_communities_are_sent_to_all_other_connections(place: Any, bob: Any, announce: Any) -> None:
     mouth, ear = place.connect(), place.connect()
     community = bob.community("bobs")
     assert announce(mouth, bob.identity, community) == "status 77 0\n"
@@ -116,7 +116,7 @@ def test_every_invalid_vector_stays_off_the_bus(place: Any, valid: dict[str, str
     assert not toy.heard
 
 
-def test_presence_is_no_message(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_a_presence_node_publishes_no_message(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     toy = place.toy()
     place.bus.subscribe(toy, "lobby")
     presence = alice.reply(lobby, "", twig.encode({"activity/1": b"0", "invisible/1": b"true"}))
@@ -283,7 +283,7 @@ def test_missing_nodes_are_requested_and_taken_in_order(place: Any, alice: Any, 
     assert ids(line.send(f"leaves_of 5 {id_of(community)} 9\n")) == [id_of(community), id_of(one), id_of(two)]
 
 
-def test_an_answer_may_have_to_wait_as_well(place: Any, lobby: str, alice: Any, bob: Any, announce: Any) -> None:
+def test_a_response_with_an_unknown_author_waits(place: Any, lobby: str, alice: Any, bob: Any, announce: Any) -> None:
     line, parent = place.connect(), bob.reply(lobby, "by somebody unknown")
     child = alice.reply(parent, "child")
     announce(line, child)
@@ -292,7 +292,7 @@ def test_an_answer_may_have_to_wait_as_well(place: Any, lobby: str, alice: Any, 
     assert ids(line.send(f"leaves_of 5 {id_of(parent)} 9\n")) == [id_of(parent), id_of(child)]
 
 
-def test_nodes_below_one_that_is_given_up_are_given_up(place: Any, alice: Any, announce: Any) -> None:
+def test_waiting_nodes_are_refused_if_their_author_arrives_forged(place: Any, alice: Any, announce: Any) -> None:
     community = alice.community("tree")
     line = place.connect()
     assert announce(line, community, alice.reply(community, "hi")) == f"query 0 1\n{alice.id}\n"
@@ -301,7 +301,9 @@ def test_nodes_below_one_that_is_given_up_are_given_up(place: Any, alice: Any, a
 
 
 @pytest.mark.parametrize("answer", ["response 0 0\n", "status 0 4\n"])
-def test_nodes_that_do_not_arrive_are_given_up(place: Any, lobby: str, alice: Any, announce: Any, answer: str) -> None:
+def test_an_announce_is_refused_if_requested_ancestors_do_not_arrive(
+    place: Any, lobby: str, alice: Any, announce: Any, answer: str
+) -> None:
     line = place.connect()
     orphan = alice.reply(alice.reply(lobby, "never sent"), "orphan")
     assert announce(line, orphan) == f"ancestry 0 {id_of(orphan)} 2\n"

@@ -1,4 +1,4 @@
-"""One Sprout connection after another: what is answered, taken, refused, kept waiting and asked for."""
+"""A Sprout session answers, accepts, refuses, delays and requests on one connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.adapters.sprout.sessions.node_ids import UNKNOWN, alice_line, id_of, 
 # Subscriptions
 
 
-def test_an_unknown_community_is_joined_when_it_arrives(place: Any, alice: Any, announce: Any) -> None:
+def test_a_subscription_to_an_unknown_community_starts_when_it_arrives(place: Any, alice: Any, announce: Any) -> None:
     ear, community = place.connect(), alice.community("later")
     assert ear.send(f"subscribe 0 {id_of(community)}\n") == "status 0 0\n"
     reply = alice.reply(community, "hi")
@@ -146,7 +146,7 @@ def test_peers_without_rights_make_and_learn_no_identities(make_place: Callable[
     assert line.read() == "", "who speaks here is not its business"
 
 
-def test_half_a_message_is_not_waited_for_for_ever(place: Any) -> None:
+def test_an_unfinished_message_times_out(place: Any) -> None:
     line = place.connect()
     line.send("version 0 0.0\n")
     line.send("query 1 2\n")
@@ -309,7 +309,7 @@ def test_statuses_without_effect_are_passed_over_as_if_each_was_read(
     assert passed > 300
 
 
-def test_a_client_of_http_is_told_that_this_is_another_port(place: Any) -> None:
+def test_an_http_request_is_answered_with_400_and_the_reason(place: Any) -> None:
     line = place.connect()
     told = line.send("GET /v1/channels HTTP/1.1\r\nHost: localhost\r\n\r\n")
     head, _, text = told.partition("\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What genuine programs said to the reference relay, said to us (tests/vectors/sprout/transcripts)."""
+"""Transcripts of genuine programs and the reference relay are replayed (tests/vectors/sprout/transcripts)."""
 
 from __future__ import annotations
 

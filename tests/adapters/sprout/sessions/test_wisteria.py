@@ -1,4 +1,4 @@
-"""A client that keeps all it is shown, tells it again whenever it connects, and answers what is private as anything.
+"""A client keeps every node, announces all of them when it connects, and replies to private nodes.
 
 That is what wisteria does (mapping.md, section 6): nothing of a direct message may get further by it.
 """
@@ -213,7 +213,9 @@ def test_no_text_of_a_direct_message_is_kept(place: Any, alice: Any, lobby: str)
     assert (direct.node.content.blob, direct.node.metadata.blob) == (b"", b"")
 
 
-def test_forgetting_a_direct_message_identifies_nobody(place: Any, alice: Any, bob: Any, lobby: str) -> None:
+def test_replaying_a_forgotten_direct_message_does_not_identify_the_connection(
+    place: Any, alice: Any, bob: Any, lobby: str
+) -> None:
     place.adapter.parts.nodes.directs._directs.limit = 1
     alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
     alices.connect(place)

@@ -1,4 +1,4 @@
-"""Direct messages from and to Arbor, which has no word for them: private replies that nobody stores."""
+"""Direct messages from and to Arbor are private replies that are never stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands below something that is gone is offered to nobody in Arbor: as history, live, or to peers."""
+"""Descendants of removed nodes are not offered to Arbor peers: neither as history, nor live, nor to relays."""
 
 from __future__ import annotations
 
@@ -104,7 +104,9 @@ def test_a_subtree_expires_with_its_root(
     assert line.ask(f"leaves_of 3 {id_of(below)} 3\n") == "response 3 0\n"
 
 
-def test_replies_below_it_reach_other_protocols_only(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_replies_below_an_expired_node_reach_only_other_protocols(
+    place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
     short = alice.reply(lobby, "short", expiring(place))
     announce(place.connect(), short)
     ear, toy = place.connect(), place.toy()
@@ -118,7 +120,9 @@ def test_replies_below_it_reach_other_protocols_only(place: Any, lobby: str, ali
     assert nodes(ear.read()) == [beside]
 
 
-def test_a_reply_from_another_protocol_stands_below_its_day(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_a_foreign_reply_to_an_expired_thread_is_placed_below_its_day(
+    place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
     short = alice.reply(lobby, "short", expiring(place))
     below = alice.reply(short, "below")
     announce(place.connect(), short, below)
@@ -323,7 +327,7 @@ def test_incomplete_nodes_are_not_announced_to_relays(place: Any, lobby: str, al
     assert sorted(told) == sorted([alice.identity, lobby, long])
 
 
-def test_a_link_that_lacks_something_has_not_caught_up(place: Any, alice: Any) -> None:
+def test_a_link_with_missing_ancestors_is_not_caught_up(place: Any, alice: Any) -> None:
     """The other side offers a reply, and not what it stands below."""
     community = alice.community("woods")
     parent = alice.reply(community, "withheld")

@@ -1,4 +1,4 @@
-"""Nodes that are kept as they were read: those asked for last, and not too much of them."""
+"""The cache of nodes keeps the most recently requested ones, within a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a reply without decoding it is what decoding tells."""
+"""Peeking at a reply without decoding it gives the same values as decoding."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_peeking_looks_behind_metadata_of_any_length(size: int) -> None:
 @pytest.mark.parametrize(
     "pairs", [{}, {EXPIRATION: b"2026-11-23T08:00:00Z"}, {EXPIRATION: b"never"}, {"other/1": b"x"}]
 )
-def test_peeking_finds_when_a_node_expires(pairs: dict[str, bytes]) -> None:
+def test_peeking_finds_the_expiration_of_a_node(pairs: dict[str, bytes]) -> None:
     (deep,) = (vector for vector in VALID if vector["id"] == DEEP)
     node = replace(
         forest.decode(base64url.decode(deep["raw_b64u"].encode())), metadata=Content(twig.encode(pairs), TWIG)

@@ -1,4 +1,4 @@
-"""base64url against the standard library, and its one spelling."""
+"""base64url agrees with the standard library, and accepts only canonical text."""
 
 from __future__ import annotations
 

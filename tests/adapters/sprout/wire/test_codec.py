@@ -1,4 +1,4 @@
-"""The line protocol: both directions, any cut, and any bytes."""
+"""The line protocol is read and written, however the bytes are split and whatever they are."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_bad_line_is_answered_and_the_connection_lives(line: bytes, answer: tu
     assert answers(line + b"\nversion 8 0.0\n") == [answer, (8, 0)]
 
 
-def test_a_body_that_cannot_be_counted_is_skipped_without_a_word() -> None:
+def test_a_body_with_an_excessive_count_is_refused_and_skipped() -> None:
     body = b"".join(codec.node_line(A, b"node").line + b"\n" for _ in range(3)) + b"\nwhatever\n"
     assert answers(b"announce 1 99999999999\n" + body + b"version 2 0.0\n") == [(1, 1), (2, 0)]
 
@@ -318,5 +318,5 @@ def test_an_end_between_messages_is_fine() -> None:
         (b"status 1 0\n", False),
     ],
 )
-def test_what_only_reads_begins_no_message_that_brings_or_answers(data: bytes, reads: bool) -> None:
+def test_only_reads_accepts_complete_queries_and_subscriptions(data: bytes, reads: bool) -> None:
     assert codec.only_reads(data) == reads

@@ -1,4 +1,4 @@
-"""The line protocol as genuine peers spoke it."""
+"""The lines of genuine peers are parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures checked together: what `verify` says of each, also of those made to cancel each other out."""
+"""Batch verification agrees with single verification, also for forgeries that cancel each other out."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CHANGES: dict[str, Callable[[StreamMessage], StreamMessage]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_one_among_many_is_judged_as_by_itself(name: str) -> None:
+def test_a_changed_message_in_a_batch_gets_its_single_verdict(name: str) -> None:
     messages = [said(KEYS[0], number) for number in range(MANY)]
     for place in (0, MANY // 2):
         mixed = list(messages)
@@ -60,7 +60,7 @@ def test_one_among_many_is_judged_as_by_itself(name: str) -> None:
         assert batch.verify_all(mixed) == [signing.verify(replace(message)) for message in mixed]
 
 
-def test_mixes_of_everything() -> None:
+def test_random_batches_get_the_verdicts_of_single_verification() -> None:
     random = Random(5)
     for _ in range(12):
         count = random.choice((1, MIN_BATCH, MANY, MAX_BATCH + MIN_BATCH))
@@ -75,7 +75,7 @@ def test_mixes_of_everything() -> None:
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from([*CHANGES, *["none"] * 12]), st.sampled_from(KEYS)), min_size=1, max_size=9))
 @example([("none", KEYS[0])] * 9)
-def test_together_is_one_by_one(mixed: list[tuple[str, PrivateKey]]) -> None:
+def test_batch_verification_equals_single_verification(mixed: list[tuple[str, PrivateKey]]) -> None:
     messages = [CHANGES[name](said(key, number)) for number, (name, key) in enumerate(mixed)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "MIN_BATCH", 2)
@@ -83,7 +83,9 @@ def test_together_is_one_by_one(mixed: list[tuple[str, PrivateKey]]) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_one_is_judged_as_by_itself_at_every_position(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_message_gets_its_single_verdict_at_every_position(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batch, "MIN_BATCH", 2)
     messages = [said(KEYS[0], number) for number in range(7)]
     for place in range(len(messages)):
@@ -92,7 +94,7 @@ def test_one_is_judged_as_by_itself_at_every_position(name: str, monkeypatch: py
         assert batch.verify_all([replace(each) for each in mixed]) == [alone or at != place for at in range(len(mixed))]
 
 
-def test_all_that_may_have_been_signed_is_tried() -> None:
+def test_batch_verification_tries_every_signed_payload() -> None:
     legacy = [replace(said(KEYS[0], number), signature_type=ETH_LEGACY) for number in range(MANY)]
     legacy = [replace(each, signature=signing.sign(signing.signed_payloads(each)[0], KEYS[0])) for each in legacy]
     legacy[3] = replace(legacy[3], signature=signing.sign(signing.signed_payloads(legacy[3])[1], KEYS[0]))
@@ -104,13 +106,13 @@ def test_all_that_may_have_been_signed_is_tried() -> None:
     assert batch.verify_all([*legacy, *utf16, *vague]) == [True] * 3 * MANY
 
 
-def test_the_same_message_twice_and_its_twin() -> None:
+def test_repeated_messages_and_malleated_signatures_verify_in_a_batch() -> None:
     message = said(KEYS[0], 1)
     twin = CHANGES["its twin, which is genuine too"](message)
     assert batch.verify_all([message, twin] * MIN_BATCH) == [True] * 2 * MIN_BATCH
 
 
-def test_genuine_ones_are_proven_together() -> None:
+def test_mark_verified_marks_only_batches_without_a_forgery() -> None:
     messages = [said(KEYS[0], number) for number in range(MAX_BATCH + MIN_BATCH)]
     forged = CHANGES["another content"](messages[1])
     batch.mark_verified(messages[0].id.publisher_id, [messages[0], forged, *messages[2:]])
@@ -157,7 +159,7 @@ def test_forgeries_that_cancel_each_other_out_are_found() -> None:
 
 
 @pytest.mark.parametrize("weights", [(1, 1), (3, 5), (1 << 127, (1 << 128) - 1)])
-def test_who_knows_the_weights_can_forge_and_who_does_not_cannot(
+def test_forgeries_pass_only_if_the_weights_are_predicted(
     weights: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attack is real: all that stands against it is that the weights are drawn afterwards, and differ."""
@@ -226,7 +228,7 @@ def unweighted(key: PublicKey, messages: list[StreamMessage]) -> bool:
     return PublicKey.combine_keys(points) == PublicKey.combine_keys([*parts])
 
 
-def test_a_forged_one_is_found_whatever_its_weight() -> None:
+def test_a_forged_signature_is_found_with_any_weight() -> None:
     address = signing.address_of(KEYS[0].public_key)
     claims = [claim(said(KEYS[0], number)) for number in range(3)]
     claims[1] = claims[1][0], bytes(32)
@@ -260,7 +262,7 @@ def test_factors_that_cancel_each_other_out_prove_nothing(monkeypatch: pytest.Mo
     assert batch.common_address([claim(message), claim(negative)]) is None
 
 
-def test_few_among_many_without_a_signature_are_not_tried_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_signed_among_many_unsigned_messages_are_not_batched(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
     monkeypatch.setattr(batch, "common_address", lambda claims: tried.append(len(claims)))
     messages = [said(KEYS[0], number) for number in range(MIN_BATCH)]

@@ -1,4 +1,4 @@
-"""The gateway reads encrypted streams: it asks publishers for keys, and what they say is bridged in plain text."""
+"""The gateway requests keys from publishers, and bridges decrypted messages as plain text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEER = "0x" + "c" * 40
 # Reading
 
 
-def test_what_is_encrypted_is_bridged_in_plain_text_and_unchanged_to_its_own(reading: Any, alice: Any) -> None:
+def test_encrypted_messages_are_bridged_as_plain_text_and_unchanged_on_streamr(reading: Any, alice: Any) -> None:
     toy, reader, writer = reading.toy("s"), reading.listener("s"), Writer(reading, alice)
     rows = [writer.row({"n": 1, "é": "🌳"}), writer.row([2]), writer.row("three")]
     for row in rows:
@@ -36,7 +36,7 @@ def test_what_is_encrypted_is_bridged_in_plain_text_and_unchanged_to_its_own(rea
     assert undecrypted(reading) == ignored(reading) == 0
 
 
-def test_once_it_has_the_key_nothing_waits_and_nothing_is_asked(reading: Any, alice: Any) -> None:
+def test_messages_with_a_known_key_neither_wait_nor_cause_requests(reading: Any, alice: Any) -> None:
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1))
     writer.give()
@@ -45,7 +45,7 @@ def test_once_it_has_the_key_nothing_waits_and_nothing_is_asked(reading: Any, al
     assert writer.requests() == []
 
 
-def test_other_streams_and_what_is_in_the_clear_are_left_alone(reading: Any, alice: Any) -> None:
+def test_other_streams_and_plain_messages_are_not_decrypted(reading: Any, alice: Any) -> None:
     toys, writer = [reading.toy("t"), reading.toy("s")], Writer(reading, alice)
     row = alice.message("t", "abcd", reading.clock(), encryption=2, group_key="k1")
     writer.publish(row)
@@ -77,7 +77,7 @@ def test_an_encrypted_answer_is_an_answer(reading: Any, alice: Any) -> None:
     assert answer.parent == first.id
 
 
-def test_a_copy_of_what_waits_goes_nowhere(reading: Any, alice: Any) -> None:
+def test_a_copy_of_a_waiting_message_is_ignored(reading: Any, alice: Any) -> None:
     toy, writer = reading.toy("s"), Writer(reading, alice)
     row = writer.row(1)
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_another_key_is_asked_for(reading: Any, alice: Any) -> None:
 
 
 @pytest.mark.parametrize("form", ["announce", "reset", "whole"])
-def test_keys_that_nobody_asked_for_are_taken_from_who_publishes(reading: Any, alice: Any, form: str) -> None:
+def test_unrequested_keys_are_accepted_from_publishers(reading: Any, alice: Any, form: str) -> None:
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1))
     ((reader, request),) = writer.requests()
@@ -149,7 +149,7 @@ def test_a_response_and_a_reset_that_are_rsa_as_a_whole_are_read(
     assert heard(toy) == [2]
 
 
-def test_a_rotation_is_for_the_readers_alone_and_its_key_is_used(reading: Any, alice: Any) -> None:
+def test_a_key_rotation_reaches_only_readers_and_its_key_is_used(reading: Any, alice: Any) -> None:
     toy, reader, writer = reading.toy("s"), reading.listener("s"), Writer(reading, alice)
     elsewhere = reading.listener("s", 1)
     writer.publish(writer.row(1))

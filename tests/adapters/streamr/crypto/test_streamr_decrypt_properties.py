@@ -1,4 +1,4 @@
-"""Whatever is taken is said, once and in its order, whenever keys come, and whether they do."""
+"""Every accepted message is published once and in order, whenever its key arrives, or never."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def play(events: list[Any], found: DecryptingReader) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(EVENTS)
-def test_what_is_taken_is_said_once_in_its_order(events: list[Any]) -> None:
+def test_accepted_messages_are_published_once_in_order(events: list[Any]) -> None:
     with world() as found:
         play(events, found)
         for _ in range(len(events) + 1):  # one key after the other is given up
@@ -133,7 +133,7 @@ def test_what_is_taken_is_said_once_in_its_order(events: list[Any]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(EVENTS)
-def test_it_is_so_where_little_may_wait_and_when_the_gateway_stops(events: list[Any]) -> None:
+def test_accepted_messages_are_published_once_under_limits_and_at_a_stop(events: list[Any]) -> None:
     with mock.patch.object(held_messages, "MAX_HELD", 2), world() as found:
         play(events, found)
         assert found.decryptor._held._count <= 2
@@ -143,7 +143,7 @@ def test_it_is_so_where_little_may_wait_and_when_the_gateway_stops(events: list[
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(SAYS.filter(lambda says: says[2] != "unknown"), max_size=20))
-def test_with_every_key_everything_is_opened(said: list[Any]) -> None:
+def test_with_every_key_all_messages_are_decrypted(said: list[Any]) -> None:
     with world() as found:
         for says in said:
             found.say(*says)

@@ -71,7 +71,7 @@ class EncryptionSubscriber:
         return PRIVATE.decrypt(bytes.fromhex(digits), OAEP)
 
 
-def test_what_others_say_is_read_with_the_key_that_its_address_gives(
+def test_foreign_messages_are_decrypted_with_the_key_of_their_address(
     broker: Any, alice: Any, recovered: Callable[..., str]
 ) -> None:
     reader, sender = EncryptionSubscriber(broker, alice), broker.toy().peer
@@ -99,7 +99,9 @@ def test_all_senders_of_a_stream_have_one_key_a_day(broker: Any, alice: Any) -> 
     assert opened(second, reader.key(first[1][4], second[6])) == 2
 
 
-def test_keys_are_for_those_who_may_subscribe(make_broker: Callable[..., Any], alice: Any, bob: Any) -> None:
+def test_group_keys_are_given_only_to_permitted_subscribers(
+    make_broker: Callable[..., Any], alice: Any, bob: Any
+) -> None:
     grants = {f"streamr:{alice.address}": ("subscribe:s",), f"streamr:{bob.address}": ("subscribe:t",)}
     broker = make_broker(streams=STREAMS, grants=grants)
     reader, stranger = EncryptionSubscriber(broker, alice), EncryptionSubscriber(broker, bob)
@@ -119,7 +121,7 @@ def test_keys_are_for_those_who_may_subscribe(make_broker: Callable[..., Any], a
         (["r", "s", "no key", ["KEY"]], "INVALID_GROUP_KEY_REQUEST"),
     ],
 )
-def test_what_cannot_be_given_is_refused(broker: Any, alice: Any, content: list[Any], code: str) -> None:
+def test_requests_for_unavailable_keys_are_refused(broker: Any, alice: Any, content: list[Any], code: str) -> None:
     reader = EncryptionSubscriber(broker, alice)
     broker.say("s", 1)
     (row,) = reader.rows()
@@ -131,7 +133,7 @@ def test_what_cannot_be_given_is_refused(broker: Any, alice: Any, content: list[
     assert text
 
 
-def test_of_several_keys_those_that_there_are_are_given_and_the_others_refused(broker: Any, alice: Any) -> None:
+def test_a_request_for_several_keys_gets_the_known_ones_and_a_refusal(broker: Any, alice: Any) -> None:
     reader = EncryptionSubscriber(broker, alice)
     broker.say("s", 1)
     (row,) = reader.rows()
@@ -141,7 +143,7 @@ def test_of_several_keys_those_that_there_are_are_given_and_the_others_refused(b
     assert response[1][2:4] > refusal[1][2:4], "in an order that readers follow"
 
 
-def test_who_asks_somebody_else_or_nonsense_gets_nothing(broker: Any, alice: Any, bob: Any) -> None:
+def test_misaddressed_or_malformed_key_requests_are_ignored(broker: Any, alice: Any, bob: Any) -> None:
     reader = EncryptionSubscriber(broker, alice)
     broker.say("s", 1)
     (row,) = reader.rows()
@@ -186,7 +188,7 @@ def test_after_a_restart_the_same_bytes_and_the_same_key(make_broker: Callable[.
     assert opened(row, EncryptionSubscriber(again, alice).key(row[1][4], row[6])) == {"n": 1}
 
 
-def test_what_was_late_is_encrypted_too(broker: Any, alice: Any) -> None:
+def test_late_messages_are_encrypted(broker: Any, alice: Any) -> None:
     message = broker.say("s", 1, timestamp=broker.clock() - 3_600_000)
     assert message.refs["streamr"][2:] == [None, None, broker.clock() // DAY]
     row = broker.adapter.bridge_signer.sign(message)
@@ -199,9 +201,7 @@ def test_what_was_late_is_encrypted_too(broker: Any, alice: Any) -> None:
     )
 
 
-def test_a_content_that_has_no_room_once_it_is_encrypted_is_undelivered(
-    broker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_too_long_after_encryption_is_undelivered(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "MAX_CONTENT", 100)
     assert broker.say("s", "x" * 60).undelivered == ("streamr",)
     assert broker.say("open", "x" * 60).undelivered == ()
@@ -218,7 +218,7 @@ def test_a_stream_that_is_read_and_encrypted_is_both(make_broker: Callable[..., 
     assert row[5] == 2
 
 
-def test_an_identity_of_each_protocol_has_an_address_and_all_are_known_after_a_restart(
+def test_identities_of_each_protocol_have_addresses_that_survive_a_restart(
     make_broker: Callable[..., Any],
 ) -> None:
     """Also where records of an older make do not tell whose identity it is: there it is of the message's protocol."""

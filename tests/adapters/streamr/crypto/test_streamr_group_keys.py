@@ -1,4 +1,4 @@
-"""Group keys: their messages in every form, the ciphers against what genuine clients made, the gateway's own keys."""
+"""Group-key messages, the ciphers and derived keys agree with genuine clients."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pair_of(pem: str) -> RsaPair:
 # What genuine clients make
 
 
-def test_what_a_genuine_client_encrypted_is_read() -> None:
+def test_ciphertext_of_a_genuine_client_is_decrypted() -> None:
     key = bytes.fromhex(CLIENT["groupKeyHex"])
     assert aes_decrypt(CLIENT["aes256ctrHex"], key).decode() == CLIENT["plaintext"]
     pair = pair_of(CLIENT["rsaPrivateKey"])
@@ -64,7 +64,7 @@ def test_what_a_genuine_client_encrypted_is_read() -> None:
     assert pair_of(NODE["privateKey"]).decrypt(NODE["encryptedGroupKeyHex"]) == bytes.fromhex(NODE["groupKeyHex"])
 
 
-def test_what_is_written_is_what_a_genuine_client_wrote() -> None:
+def test_ciphertext_equals_that_of_a_genuine_client() -> None:
     digits = CLIENT["aes256ctrHex"]
     again = aes_encrypt(CLIENT["plaintext"].encode(), bytes.fromhex(CLIENT["groupKeyHex"]), bytes.fromhex(digits[:32]))
     assert again == digits
@@ -88,7 +88,7 @@ def test_every_group_key_message_of_the_libraries_is_read(library: str) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES[1:])
-def test_what_is_said_of_keys_is_said_as_the_libraries_say_it(library: str) -> None:
+def test_key_messages_are_encoded_as_by_the_libraries(library: str) -> None:
     vectors = json.loads((VECTORS / f"protocol-{library}.json").read_text())
     rows = [vector["wire"]["32"] for vector in vectors["stream"] if isinstance(vector["wire"].get("32"), list)]
     for row in rows:
@@ -152,7 +152,7 @@ def test_a_response_that_is_rsa_as_a_whole_is_read_once_it_is_decrypted() -> Non
         (32, ["k", HEX]),
     ],
 )
-def test_what_is_no_group_key_message_is_refused(kind: int, content: Any) -> None:
+def test_invalid_group_key_messages_are_refused(kind: int, content: Any) -> None:
     with pytest.raises(StreamrError):
         parse_key_message(said(kind, content))
 
@@ -168,12 +168,12 @@ def test_a_new_key_is_a_pair() -> None:
 
 
 @pytest.mark.parametrize("digits", ["", "00" * 15, "xy", "0"])
-def test_what_is_no_ciphertext_is_a_value_error(digits: str) -> None:
+def test_invalid_ciphertext_raises_value_error(digits: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         aes_decrypt(digits, bytes(32))
 
 
-def test_keys_that_cannot_be_encrypted_for_are_value_errors() -> None:
+def test_unusable_public_keys_raise_value_error() -> None:
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     elliptic = ec.generate_private_key(ec.SECP256R1()).public_key()
     pem = elliptic.public_bytes(serialization.Encoding.PEM, form).decode()
@@ -182,7 +182,7 @@ def test_keys_that_cannot_be_encrypted_for_are_value_errors() -> None:
             rsa_encrypt(bytes(32), key)
 
 
-def test_keys_of_a_wrong_length_are_value_errors() -> None:
+def test_keys_of_a_wrong_length_raise_value_error() -> None:
     for digits in ("ab" * 31, "ab" * 33, "zz" * 32):
         with pytest.raises(ValueError, match=r".+"):
             decode_group_key(digits)
@@ -195,7 +195,7 @@ def test_no_secret_is_in_a_repr() -> None:
 # The gateway's own
 
 
-def test_own_keys_are_the_same_after_every_start_and_others_each_day_and_stream() -> None:
+def test_derived_keys_survive_restarts_and_differ_by_day_and_stream() -> None:
     keys, again, other = DerivedGroupKeys(b"s" * 32), DerivedGroupKeys(b"s" * 32), DerivedGroupKeys(b"t" * 32)
     today = 1_763_700_000_000 // DAY
     assert keys.of("s", today) == again.of("s", today)
@@ -207,7 +207,7 @@ def test_own_keys_are_the_same_after_every_start_and_others_each_day_and_stream(
         assert keys.find("s", id) is None
 
 
-def test_a_message_is_always_encrypted_to_the_same_text_and_no_two_with_the_same_vector() -> None:
+def test_encryption_is_deterministic_and_never_reuses_a_vector() -> None:
     keys, today = DerivedGroupKeys(b"s" * 32), 20_000
     messages = [
         StreamMessage(MessageID("s", 0, 5, sequence, publisher, "c"), content)
@@ -239,7 +239,7 @@ PAIR = pair_of(NODE["privateKey"])
     st.sampled_from([27, 28, 29, 30, 31, 32]), VALUES | st.text(max_size=9), st.sampled_from([0, 1, 2]), st.booleans()
 )
 @pytest.mark.slow
-def test_a_message_is_read_or_refused(kind: int, content: Any, encryption_type: int, whole: bool) -> None:
+def test_any_key_message_is_read_or_refused(kind: int, content: Any, encryption_type: int, whole: bool) -> None:
     message = said(kind, content, encryption_type)
     with suppress(StreamrError):
         parse_key_message(message)
@@ -248,7 +248,7 @@ def test_a_message_is_read_or_refused(kind: int, content: Any, encryption_type: 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([28, 29, 30, 31]), VALUES, st.sampled_from([0, 1]), st.booleans())
-def test_the_gateway_takes_whatever_is_sent_to_it(
+def test_the_gateway_handles_any_key_message_without_an_exception(
     broker: Any, kind: int, content: Any, encryption_type: int, mine: bool
 ) -> None:
     participant = broker.adapter.parts.participant

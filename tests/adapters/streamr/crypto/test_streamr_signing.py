@@ -1,4 +1,4 @@
-"""Signatures: those of the genuine libraries verify, ours are theirs bit for bit."""
+"""Signatures of the genuine libraries verify, and ours equal theirs bit for bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_keccak_256_is_not_sha3() -> None:
     assert signing.keccak256(b"").hex() == empty
 
 
-def test_an_address_in_both_cases() -> None:
+def test_checksum_restores_the_case_of_an_address() -> None:
     assert signing.address_of(KEY.public_key) == ADDRESS.lower()
     for known in (ADDRESS, "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359"):
         assert signing.checksum(known.lower()) == signing.checksum(known) == known
@@ -57,7 +57,7 @@ def test_both_legacy_payloads_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("tail", ["", "null", "undefined"])
-def test_a_reference_without_a_sequence_number_is_spelled_in_three_ways(tail: str) -> None:
+def test_three_spellings_of_a_reference_without_a_sequence_number_verify(tail: str) -> None:
     message = replace(MESSAGE, prev_ref=MessageRef(5), signature_type=ETH)
     signature = signing.sign(f"my/stream016123456789010{ADDRESS.lower()}chain-15{tail}" + '{"foo":42}', KEY)
     assert signing.verify(replace(message, signature=signature))
@@ -97,12 +97,12 @@ GOOD = signing.sign_message(MESSAGE, KEY).signature or ""
         "",
     ],
 )
-def test_a_spoilt_signature_is_nobodys(spoilt: str) -> None:
+def test_an_altered_signature_does_not_verify(spoilt: str) -> None:
     assert signing.verify(replace(MESSAGE, signature_type=ETH, signature=GOOD))
     assert not signing.verify(replace(MESSAGE, signature_type=ETH, signature=spoilt))
 
 
-def test_an_unsigned_message_is_signed_by_nobody() -> None:
+def test_an_unsigned_message_does_not_verify() -> None:
     assert not signing.verify(MESSAGE)
     assert not signing.verify(replace(signing.sign_message(MESSAGE, KEY), signature_type=0))
 
@@ -121,7 +121,7 @@ def test_lone_surrogates_are_signed_as_javascript_writes_them() -> None:
 
 
 @given(st.text(), st.text(st.characters(codec=None), min_size=1), st.integers(0, 2**53 - 1))
-def test_what_is_signed_here_verifies_in_every_version(chain: str, content: str, timestamp: int) -> None:
+def test_signatures_made_here_verify_in_every_version(chain: str, content: str, timestamp: int) -> None:
     unsigned = StreamMessage(MessageID("s", 1, timestamp, 2, ADDRESS, chain), content)
     message = signing.sign_message(unsigned, KEY)
     for version in (30, 31, 32):

@@ -1,4 +1,4 @@
-"""Encrypted messages that cannot be read, keys that are not believed, and what is kept of them."""
+"""Unreadable messages are bridged encrypted, untrusted keys are refused, and both are bounded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("_quick")
 # What cannot be read
 
 
-def test_without_an_answer_it_is_bridged_as_it_came_in_its_order(reading: Any, alice: Any) -> None:
+def test_messages_without_a_key_response_are_bridged_encrypted_in_order(reading: Any, alice: Any) -> None:
     toy, writer = reading.toy("s"), Writer(reading, alice)
     rows = [writer.row(1), writer.row(2)]
     for row in rows:
@@ -50,7 +50,7 @@ def test_without_an_answer_it_is_bridged_as_it_came_in_its_order(reading: Any, a
     assert heard(toy) == [4]
 
 
-def test_a_late_answer_is_good_for_what_follows(reading: Any, alice: Any) -> None:
+def test_a_late_key_response_decrypts_later_messages(reading: Any, alice: Any) -> None:
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1))
     ((reader, request),) = writer.requests()
@@ -73,7 +73,7 @@ def test_a_refusal_ends_the_waiting(reading: Any, alice: Any, refusal: str) -> N
     assert [message.keys() for message in heard(toy)] == [{"encrypted"}]
 
 
-def test_what_is_no_json_under_its_key_is_bridged_as_it_came(reading: Any, alice: Any) -> None:
+def test_messages_that_decrypt_to_invalid_json_are_bridged_encrypted(reading: Any, alice: Any) -> None:
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1))
     writer.give()
@@ -84,7 +84,7 @@ def test_what_is_no_json_under_its_key_is_bridged_as_it_came(reading: Any, alice
     assert undecrypted(reading) == 3
 
 
-def test_nothing_waits_where_nobody_can_be_asked(reading: Any, alice: Any, unsigned: Any) -> None:
+def test_messages_whose_key_cannot_be_requested_do_not_wait(reading: Any, alice: Any, unsigned: Any) -> None:
     toy, writer = reading.toy("s"), Writer(reading, alice)
     nameless = unsigned("s", "ab" * 20, reading.clock())
     nameless[5:7] = [2, "k1"]
@@ -96,7 +96,7 @@ def test_nothing_waits_where_nobody_can_be_asked(reading: Any, alice: Any, unsig
 
 
 @pytest.mark.parametrize("bound", ["MAX_HELD", "MAX_HELD_SIZE"])
-def test_what_waits_is_bounded_and_nothing_is_lost(
+def test_waiting_messages_are_bounded_and_none_is_lost(
     reading: Any, alice: Any, bob: Any, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     """Whoever has most of it is given up: nobody ends the waiting of others by saying much."""
@@ -114,7 +114,7 @@ def test_what_waits_is_bounded_and_nothing_is_lost(
     assert held.size == 0
 
 
-def test_what_waits_for_a_key_is_kept_for_who_brought_it(reading: Any, alice: Any, bob: Any) -> None:
+def test_waiting_messages_count_in_the_memory_of_their_sender(reading: Any, alice: Any, bob: Any) -> None:
     """The budget of memory counts it, and takes it back from who holds most: then it is said as it came."""
     toy, writers = reading.toy("s"), [Writer(reading, alice), Writer(reading, bob)]
     for writer in writers:
@@ -130,7 +130,7 @@ def test_what_waits_for_a_key_is_kept_for_who_brought_it(reading: Any, alice: An
     assert not reading.adapter.parts.participant._decryptor._held._sizes_by_origin
 
 
-def test_what_is_asked_for_is_bounded(reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_key_requests_are_bounded(reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decrypt, "MAX_KEY_REQUESTS", 1)
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1, partition=1))
@@ -148,14 +148,16 @@ def test_keys_in_the_worker_are_bounded(reading: Any, alice: Any, monkeypatch: p
     assert ignored(reading) == 1
 
 
-def test_when_the_gateway_stops_what_waits_is_said(reading: Any, alice: Any) -> None:
+def test_waiting_messages_are_published_when_the_gateway_stops(reading: Any, alice: Any) -> None:
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1))
     writer.session.goodbye()
     assert [message.keys() for message in heard(toy)] == [{"encrypted"}]
 
 
-def test_a_late_refusal_of_the_bus_is_told(reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_refusal_of_the_bus_is_reported_to_the_client(
+    reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = Writer(reading, alice)
     writer.publish(writer.row(1))
 
@@ -171,7 +173,7 @@ def test_a_late_refusal_of_the_bus_is_told(reading: Any, alice: Any, monkeypatch
 # Whom to believe
 
 
-def test_keys_are_believed_from_who_was_asked_alone(reading: Any, alice: Any, bob: Any) -> None:
+def test_key_responses_are_accepted_only_from_the_requested_publisher(reading: Any, alice: Any, bob: Any) -> None:
     toy, writer, thief = reading.toy("s"), Writer(reading, alice), Writer(reading, bob)
     writer.publish(writer.row(1))
     ((reader, request),) = writer.requests()
@@ -186,7 +188,9 @@ def test_keys_are_believed_from_who_was_asked_alone(reading: Any, alice: Any, bo
     assert heard(toy) == [1]
 
 
-def test_an_announce_is_believed_from_publishers_alone(make_reading: Callable[..., Any], alice: Any, bob: Any) -> None:
+def test_key_announces_are_accepted_only_from_publishers(
+    make_reading: Callable[..., Any], alice: Any, bob: Any
+) -> None:
     rights = ("publish:s", "publish:s#1")
     reading = make_reading(grants={f"streamr:{alice.address}": rights, f"streamr:{bob.address}": ("subscribe:t",)})
     writer, thief = Writer(reading, alice), Writer(reading, bob)
@@ -200,7 +204,9 @@ def test_an_announce_is_believed_from_publishers_alone(make_reading: Callable[..
     assert ignored(reading) == 2
 
 
-def test_who_may_subscribe_includes_the_gateway_where_it_reads(make_reading: Callable[..., Any], alice: Any) -> None:
+def test_permitted_readers_include_the_gateway_on_streams_it_reads(
+    make_reading: Callable[..., Any], alice: Any
+) -> None:
     reading = make_reading(grants={f"streamr:{alice.address}": ("subscribe:t",)})
     own = reading.adapter.parts.participant.address
     assert reading.adapter.parts.trust.may_read("s", own)
@@ -212,9 +218,7 @@ def test_who_may_subscribe_includes_the_gateway_where_it_reads(make_reading: Cal
 # What is kept
 
 
-def test_keys_outlive_a_restart_in_a_file_of_their_own(
-    make_reading: Callable[..., Any], alice: Any, tmp_path: Path
-) -> None:
+def test_keys_survive_a_restart_in_a_private_file(make_reading: Callable[..., Any], alice: Any, tmp_path: Path) -> None:
     first = make_reading()
     writer = Writer(first, alice)
     writer.publish(writer.row(1))
@@ -236,7 +240,7 @@ def test_keys_outlive_a_restart_in_a_file_of_their_own(
     assert writer.requests() == []
 
 
-def test_the_key_in_use_is_the_one_that_was_told_last(tmp_path: Path) -> None:
+def test_the_key_in_use_is_the_one_added_last(tmp_path: Path) -> None:
     ring = keyring.Keyring(tmp_path / "keys", [], lambda call, done: done(call()))
     owner = keyring.KeyOwner("s", "0xa")
     first, second = GroupKey("k1", b"1" * 32), GroupKey("k2", b"2" * 32)
@@ -260,9 +264,7 @@ def test_the_number_of_keys_is_bounded(reading: Any, alice: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"keys": [["s", "0xa", "k", "00"]]}', "{}", '{"keys": 5}', "nonsense"])
-def test_a_damaged_file_of_keys_is_said_when_the_gateway_starts(
-    make_reading: Callable[..., Any], tmp_path: Path, text: str
-) -> None:
+def test_an_unusable_key_file_fails_the_start(make_reading: Callable[..., Any], tmp_path: Path, text: str) -> None:
     file = tmp_path / keyring.KEYRING_FILE
     write_secret(file, text.encode())
     with pytest.raises(SecretFileError, match=f"{keyring.KEYRING_FILE} holds no group keys .*; move it away"):
@@ -272,7 +274,7 @@ def test_a_damaged_file_of_keys_is_said_when_the_gateway_starts(
         make_reading()
 
 
-def test_messages_are_what_they_were_when_they_are_read_again(reading: Any, alice: Any) -> None:
+def test_decrypted_messages_are_read_back_unchanged(reading: Any, alice: Any) -> None:
     writer = Writer(reading, alice)
     writer.publish(writer.row({"n": 1}))
     writer.give()

@@ -1,4 +1,4 @@
-"""What other protocols say, as signed stream messages: keys, chains, and that nothing ever changes."""
+"""Messages of other protocols become signed stream messages whose keys, chains and forms never change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_foreign_message_arrives_with_a_valid_signature(
     assert address == broker.adapter.bridge_signer.address(message)
 
 
-def test_who_has_a_key_has_one_address_whatever_it_speaks(make_broker: Callable[..., Any]) -> None:
+def test_an_identity_has_one_address_on_every_protocol(make_broker: Callable[..., Any]) -> None:
     """The key belongs to the durable identity, not to the way by which a message came; also after a restart."""
     broker = make_broker()
     for protocol in ("toy", "rest", "topic_relay"):
@@ -127,7 +127,7 @@ def test_a_bridged_form_never_changes(make_broker: Callable[..., Any]) -> None:
     assert [second.adapter.form(message, "streamr/2/32") for message in second.core.index.history("s")] == live
 
 
-def test_senders_have_keys_of_their_own() -> None:
+def test_each_sender_has_a_distinct_key() -> None:
     keys = DerivedKeys(b"s" * 32, "gw")
     others = [
         keys.of("toy", "a", 1),
@@ -144,7 +144,7 @@ def test_senders_have_keys_of_their_own() -> None:
     assert others[0].address == "0x1d44cf9c403ec3325c0b8e81ac10e05cbc56791a", "what was shown once is for ever"
 
 
-def test_what_came_late_is_a_chain_without_links(broker: Any) -> None:
+def test_late_messages_form_a_chain_without_links(broker: Any) -> None:
     reader, sender, now = broker.listener("s"), Peer(7, "toy", "somebody"), broker.clock()
     late = now - LATE_AFTER - 1
     messages = [
@@ -158,7 +158,7 @@ def test_what_came_late_is_a_chain_without_links(broker: Any) -> None:
     ]
 
 
-def test_what_does_not_fit_is_said_to_be_undelivered(make_broker: Callable[..., Any]) -> None:
+def test_messages_that_streamr_cannot_carry_are_undelivered(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(streams={"wide": 2})
     assert broker.say("wide#1", 1).undelivered == ()
     assert broker.say("wide#2", 1).undelivered == ("streamr",)
@@ -173,7 +173,7 @@ def test_a_message_from_a_time_without_streamr_has_no_form(broker: Any) -> None:
     assert broker.adapter.form(message, "streamr/2/32").data is None
 
 
-def test_a_sender_is_believed_before_its_first_message_is_heard(
+def test_a_sender_is_a_known_publisher_before_its_first_delivery(
     make_broker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = make_broker(grants={"streamr:anonymous": ("subscribe:*",)})
@@ -239,7 +239,7 @@ def test_new_senders_are_not_looked_for_in_the_index(
     assert looked == ["s0"]
 
 
-def test_publishers_go_with_the_last_that_is_kept_of_them(broker: Any, alice: Any) -> None:
+def test_publishers_are_forgotten_with_their_last_kept_message(broker: Any, alice: Any) -> None:
     """Their rows in the index, as well: it would grow with everybody who ever said anything."""
     one, two = Peer(7, "toy", "one"), Peer(8, "toy", "two")
     index, told = broker.core.index, broker.adapter.publishers
@@ -288,7 +288,7 @@ def test_every_lookup_uses_an_index(broker: Any) -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(min_size=1, max_size=40))
-def test_names_of_channels_are_told_both_ways(broker: Any, name: str) -> None:
+def test_channel_names_and_addresses_convert_both_ways(broker: Any, name: str) -> None:
     adapter: StreamrAdapter = broker.adapter
     address = adapter.address(name, lambda _address: False)
     if address is None:
@@ -300,7 +300,7 @@ def test_names_of_channels_are_told_both_ways(broker: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("late_first", [True, False])
-def test_each_message_of_a_run_is_late_by_itself(broker: Any, late_first: bool) -> None:
+def test_lateness_is_decided_for_each_message_of_a_run(broker: Any, late_first: bool) -> None:
     """One that was just in time when it came is late when it is taken; the others of its run are not."""
     moment = broker.clock()
     sender = Peer(7, "toy", "somebody")
@@ -316,7 +316,7 @@ def test_each_message_of_a_run_is_late_by_itself(broker: Any, late_first: bool) 
     assert [link[2:] for link in chain] == [[], [moment, 0], [moment, 1]], "each names the one before it"
 
 
-def test_the_key_exchange_is_no_channel(broker: Any) -> None:
+def test_key_exchange_streams_map_to_no_channel(broker: Any) -> None:
     assert broker.adapter.channel("SYSTEM/keyexchange/0x" + "a" * 40) is None
     message = Message("a#7", Peer(1, "toy"), "toy", b"1", time=1)
     broker.adapter.add_refs([message])

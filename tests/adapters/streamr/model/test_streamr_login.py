@@ -1,4 +1,4 @@
-"""Challenges, session tokens, and the tokens that were logged out."""
+"""Challenges give session tokens, and logouts revoke them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def log_in(logins: Logins, publisher: Any, now: int = NOW) -> login.SessionToken
     return logins.log_in(challenge.id, challenge.text, publisher.sign(challenge.text), publisher.address, now)
 
 
-def test_a_signed_challenge_is_worth_a_token(alice: Any) -> None:
+def test_a_signed_challenge_gives_a_token(alice: Any) -> None:
     logins = make()
     token = log_in(logins, alice)
     assert logins.address(token.token, NOW) == alice.address
@@ -41,14 +41,14 @@ def test_a_signed_challenge_is_worth_a_token(alice: Any) -> None:
     assert logins.address(token.token, NOW) is None
 
 
-def test_a_token_is_good_after_a_restart_and_nowhere_else(alice: Any) -> None:
+def test_a_token_is_valid_after_a_restart_and_only_with_its_secret(alice: Any) -> None:
     token = log_in(make(), alice).token
     assert make().address(token, NOW) == alice.address
     assert make(b"t" * 32).address(token, NOW) is None
 
 
 @pytest.mark.parametrize("wrong", ["", "A" * 64, "é" * 64, "!" * 64, "\ud800" * 64, "A" * 1_000_000])
-def test_what_is_no_token_is_nobodys(wrong: str) -> None:
+def test_an_invalid_token_has_no_address(wrong: str) -> None:
     logins = make()
     assert logins.address(wrong, NOW) is None
     logins.log_out(wrong, "192.0.2.1", NOW)
@@ -84,7 +84,7 @@ def test_a_challenge_is_answered_by_its_address_and_in_time(alice: Any, bob: Any
     logins.log_in(challenge.id, challenge.text, signature, alice.address.upper().replace("0X", "0x"), NOW)
 
 
-def test_an_answer_that_comes_again_is_worth_nothing_more(alice: Any) -> None:
+def test_a_repeated_challenge_response_gives_no_new_token(alice: Any) -> None:
     logins = make()
     challenge = logins.challenge(alice.address, NOW)
     answer = (challenge.id, challenge.text, alice.sign(challenge.text), alice.address)
@@ -95,7 +95,9 @@ def test_an_answer_that_comes_again_is_worth_nothing_more(alice: Any) -> None:
         logins.log_in(*answer, NOW)
 
 
-def test_nobodys_logins_displace_those_of_others(alice: Any, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logins_of_one_network_do_not_displace_those_of_others(
+    alice: Any, bob: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither many logins, nor many logouts, from one place."""
     monkeypatch.setattr(logouts, "MAX_LOGOUTS", 100)
     known = Logouts([])
@@ -109,7 +111,7 @@ def test_nobodys_logins_displace_those_of_others(alice: Any, bob: Any, monkeypat
     assert logins.address(over, NOW) is None
 
 
-def test_what_has_expired_makes_room_first(alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_logouts_are_evicted_first(alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logouts, "MAX_LOGOUTS", 2)
     known = Logouts([])
     logins = make(known=known)
@@ -171,7 +173,7 @@ def test_a_logout_that_could_not_be_written_is_written_later(
     assert len(ticked) == 3, "logouts, cursors and group keys"
 
 
-def test_who_waits_for_the_disk_hears_of_the_first_write_that_has_the_change(tmp_path: Path) -> None:
+def test_waiters_are_notified_by_the_first_write_with_their_change(tmp_path: Path) -> None:
     writes, outcomes = list[tuple[Callable[[], Any], Callable[[Any], None]]](), list[tuple[str, bool]]()
     file = BackgroundFile(tmp_path / "secret", lambda: b"x", lambda *write: writes.append(write))
 
@@ -197,7 +199,7 @@ def test_who_waits_for_the_disk_hears_of_the_first_write_that_has_the_change(tmp
     assert outcomes[3:] == [("tried again", True)]
 
 
-def test_a_logout_is_answered_when_it_is_on_disk(
+def test_a_logout_is_answered_once_it_is_on_disk(
     broker: Any, make_caller: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call, on_disk = make_caller(broker), list[bool]()
@@ -216,7 +218,7 @@ def test_a_logout_is_answered_when_it_is_on_disk(
     assert call("POST", "/logout", broker.token(alice)).status_code == 503
 
 
-def test_a_file_of_logouts_that_is_none_ends_the_start(tmp_path: Path) -> None:
+def test_an_invalid_logout_file_fails_the_start(tmp_path: Path) -> None:
     path = tmp_path / logouts.LOGOUTS_FILE
     assert read_logouts(path) == []
     write_secret(path, b'{"ended": [["zz", 1]]}')
@@ -249,7 +251,7 @@ def test_a_connection_ends_when_its_user_logs_out(broker: Any, make_caller: Any,
     assert [session.closing is not None for session in sessions] == [True] * 3
 
 
-def test_a_token_in_the_place_of_an_api_key_ends_as_well(broker: Any, alice: Any) -> None:
+def test_a_connection_with_a_token_as_api_key_ends_with_its_logout(broker: Any, alice: Any) -> None:
     session, token = broker.open({"controlLayerVersion": "1", "messageLayerVersion": "30"}), broker.token(alice)
     assert broker.ask(session, [1, 9, "s", 0, token, None]) == [[1, 2, "s", 0]]
     assert session.who.identity == alice.address

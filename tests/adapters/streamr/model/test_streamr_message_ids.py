@@ -1,4 +1,4 @@
-"""The Streamr ids by which answers name what they answer."""
+"""Answers refer to messages by their Streamr ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def settle(request: pytest.FixtureRequest, broker: Any) -> Callable[[], None]:
     return broker.core.settle if request.param == "applied" else lambda: None
 
 
-def test_messages_of_one_millisecond_are_told_apart(broker: Any, settle: Callable[[], None]) -> None:
+def test_messages_of_one_millisecond_are_distinguished(broker: Any, settle: Callable[[], None]) -> None:
     listener, senders = broker.listener("s"), [broker.toy().peer for _ in range(3)]
     said = [broker.say("s", number, sender=senders[number % 3]) for number in range(12)]
     ids = shown(broker, listener)
@@ -31,7 +31,7 @@ def test_messages_of_one_millisecond_are_told_apart(broker: Any, settle: Callabl
     assert [broker.bus.canonical_id(json.dumps(id)) for id in ids] == [message.id for message in said]
 
 
-def test_a_partition_what_came_late_and_what_was_put_behind_another_are_found(
+def test_ids_of_partitioned_late_and_reordered_messages_are_found(
     make_broker: Callable[..., Any], settle: Callable[[], None], broker: Any
 ) -> None:
     sender, now = broker.toy().peer, broker.clock()
@@ -51,7 +51,7 @@ def test_a_partition_what_came_late_and_what_was_put_behind_another_are_found(
     assert wide.bus.canonical_id(json.dumps(id)) == message.id
 
 
-def test_what_a_publisher_signed_is_named_as_the_publisher_writes_it(
+def test_signed_messages_are_found_by_any_spelling_of_their_id(
     broker: Any, alice: Any, settle: Callable[[], None]
 ) -> None:
     """Clients of version 2 write addresses with their checksum in capitals."""
@@ -65,14 +65,14 @@ def test_what_a_publisher_signed_is_named_as_the_publisher_writes_it(
             assert broker.bus.canonical_id(text) == message.id
 
 
-def test_anybody_could_use_the_id_of_what_is_not_signed(broker: Any, unsigned: Any, settle: Callable[[], None]) -> None:
+def test_ids_of_unsigned_messages_resolve_to_none(broker: Any, unsigned: Any, settle: Callable[[], None]) -> None:
     row = unsigned("s", {"n": 1}, broker.clock())
     assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
     settle()
     assert broker.bus.canonical_id(json.dumps(row[1])) is None
 
 
-def test_a_direct_message_is_named_by_nobody(broker: Any, settle: Callable[[], None]) -> None:
+def test_ids_of_direct_messages_resolve_to_none(broker: Any, settle: Callable[[], None]) -> None:
     listener = broker.open()
     number = listener.peer.number
     assert broker.ask(listener, [2, 9, "r", f"s/@{number}", 0, None])[0][1] == 2
@@ -101,12 +101,12 @@ null
 
 
 @pytest.mark.parametrize("text", [*NO_IDS.split("\n"), "[" * 900])
-def test_anything_else_names_nothing(broker: Any, text: str) -> None:
+def test_other_texts_resolve_to_none(broker: Any, text: str) -> None:
     broker.say("s", 1)
     assert broker.bus.canonical_id(text) is None
 
 
-def test_one_millisecond_is_looked_at_no_longer_than_it_may(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_of_one_millisecond_are_bounded(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sender, listener = broker.toy().peer, broker.listener("s")
     said = [broker.say("s", number, sender=sender) for number in range(message_ids.MAX_CANDIDATES + 5)]
     ids = shown(broker, listener)

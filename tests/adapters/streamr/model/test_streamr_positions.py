@@ -1,4 +1,4 @@
-"""What is called new has surely not been said before; what may have been is looked up."""
+"""A position that is called new was never logged, and others are looked up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.storage.log import SealPolicy
 from gateway.storage.retention import Retention, RetentionLimits
 
 
-def test_nearly_every_message_is_new_without_asking() -> None:
+def test_most_messages_are_known_to_be_new_without_a_lookup() -> None:
     asked: list[str] = []
 
     def newest(channel: str) -> int:
@@ -38,7 +38,7 @@ said = st.tuples(st.sampled_from("st"), st.sampled_from("abc"), st.tuples(st.int
 
 @settings(deadline=None)
 @given(st.lists(said, max_size=30), st.lists(said, max_size=60), st.integers(1, 3))
-def test_what_is_beyond_was_never_said(before: list[Any], later: list[Any], room: int) -> None:
+def test_a_position_beyond_the_known_ones_was_never_logged(before: list[Any], later: list[Any], room: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(positions, "MAX_POSITIONS", room)
         patch.setattr(positions, "MAX_FLOORS", room)
@@ -70,7 +70,7 @@ def test_a_repeated_message_is_found_after_a_restart_and_a_late_one_is_taken(mak
     )
 
 
-def test_an_old_signature_cut_in_a_new_way_is_a_copy_where_it_stands_late(broker: Any, alice: Any) -> None:
+def test_a_known_signature_split_into_other_fields_is_a_copy(broker: Any, alice: Any) -> None:
     """`s1` and partition 0 sign for `s` and partition 10: a place that is new there, and a text that is not."""
     wide = broker.listener("s1")
     row = alice.message("s1", 1, broker.clock())
@@ -83,7 +83,7 @@ def test_an_old_signature_cut_in_a_new_way_is_a_copy_where_it_stands_late(broker
     assert toy.take() == []
 
 
-def test_what_was_signed_before_the_history_that_is_kept_is_refused(
+def test_messages_older_than_the_kept_history_are_refused(
     broker: Any, alice: Any, unsigned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its copy may have been retired: it would be said a second time."""

@@ -1,4 +1,4 @@
-"""Stored messages come back in the order of the protocol, wherever they came from and wherever they are now."""
+"""Stored messages are read in the order of the protocol, from every source and before and after indexing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_ends_of_a_span_are_included(broker: Any) -> None:
     assert told(broker.adapter.parts.stored.between("s", span)) == [[0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
 
 
-def test_one_publisher_or_chain_is_told_from_others(broker: Any, alice: Any, bob: Any) -> None:
+def test_messages_are_filtered_by_publisher_and_chain(broker: Any, alice: Any, bob: Any) -> None:
     now = broker.clock()
     for number, who in enumerate((alice, bob, alice)):
         row = who.message(
@@ -81,7 +81,7 @@ def test_one_publisher_or_chain_is_told_from_others(broker: Any, alice: Any, bob
     assert told(read("s", MessageRange(publisher=author, chain="c0"))) == []
 
 
-def test_what_was_put_behind_its_forerunner_stands_there(broker: Any) -> None:
+def test_reordered_messages_are_read_in_the_order_of_their_chain(broker: Any) -> None:
     """A sender whose clock went back, or is ahead: the chain is in order all the same, and so are its messages."""
     sender, now = broker.toy().peer, broker.clock()
     times = [now - 100, now - 300, now + 9_000, now - 50]
@@ -95,7 +95,7 @@ def test_what_was_put_behind_its_forerunner_stands_there(broker: Any) -> None:
         broker.core.settle()
 
 
-def test_what_does_not_fit_is_nowhere_and_not_counted(broker: Any) -> None:
+def test_undelivered_messages_are_neither_read_nor_counted(broker: Any) -> None:
     broker.say("s", "small")
     assert broker.say("s", "x" * (1 << 20)).undelivered == ("streamr",)
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_nowhere_and_not_counted(broker: Any) -> None:
         broker.core.settle()
 
 
-def test_an_answer_shows_what_was_there_when_it_was_asked_for(broker: Any) -> None:
+def test_an_answer_has_the_messages_stored_at_its_request(broker: Any) -> None:
     now = broker.clock()
     publish(broker, now, "applied")
     broker.core.settle()
@@ -134,7 +134,7 @@ def test_after_each_slice_others_have_their_turn(broker: Any) -> None:
         assert max(slices) <= SLICE
 
 
-def test_a_long_message_is_a_slice_by_itself(broker: Any) -> None:
+def test_a_long_message_fills_a_slice_by_itself(broker: Any) -> None:
     for _ in range(20):
         broker.clock.now += 1
         broker.say("s", "x" * (SLICE * STEP_BYTES))

@@ -34,12 +34,12 @@ def test_a_stream_is_configured_by_its_number_of_partitions_or_by_a_table(tmp_pa
 
 
 @pytest.mark.parametrize("said", ["wide = 0", "wide = 101", "wide = true", 'wide = "5"', "wide = {colour = 1}"])
-def test_a_wrong_description_is_named_with_its_stream(tmp_path: Path, said: str) -> None:
+def test_an_invalid_description_is_reported_with_its_stream(tmp_path: Path, said: str) -> None:
     with pytest.raises(BadConfiguration, match=r"streamr\.streams\.wide"):
         configured(tmp_path, f"[streamr.streams]\n{said}")
 
 
-def test_messages_are_what_their_stream_wants_or_refused(make_broker: Callable[..., Any], alice: Any) -> None:
+def test_messages_that_break_the_rules_of_their_stream_are_refused(make_broker: Callable[..., Any], alice: Any) -> None:
     broker = make_broker(streams=STRICT)
     session, now = broker.open(), broker.clock()
     unsigned = [32, ["strict", 0, now, 0, "", ""], None, 27, 0, 0, None, "{}", None, 0, None]
@@ -55,7 +55,7 @@ def test_messages_are_what_their_stream_wants_or_refused(make_broker: Callable[.
     assert broker.ask(session, [2, 8, "r", alice.message("wide", 1, now, partition=5), None])[0][1] == 7
 
 
-def test_what_others_say_in_plain_is_encrypted_where_everything_is(make_broker: Callable[..., Any]) -> None:
+def test_foreign_messages_on_an_encrypted_stream_are_encrypted(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(streams=STRICT)
     listener = broker.listener("secret")
     assert broker.say("secret", 1).undelivered == ()
@@ -63,7 +63,7 @@ def test_what_others_say_in_plain_is_encrypted_where_everything_is(make_broker: 
     assert (row[5], len(row[7])) == (2, 34)
 
 
-def test_what_users_say_outlives_a_restart(make_broker: Callable[..., Any], alice: Any) -> None:
+def test_descriptions_and_permissions_survive_a_restart(make_broker: Callable[..., Any], alice: Any) -> None:
     broker = make_broker(partitions=2)
     known = broker.adapter.streams
     known.describe("s", {"partitions": 3, "requireSignedData": True, "description": "mine", "id": "x", "name": None})
@@ -85,7 +85,7 @@ def test_what_users_say_outlives_a_restart(make_broker: Callable[..., Any], alic
     assert not after.revoke("s", permission.id)
 
 
-def test_more_partitions_are_there_at_once(broker: Any) -> None:
+def test_added_partitions_are_available_at_once(broker: Any) -> None:
     listener = broker.listener("s")
     assert broker.say("s#1", 1).undelivered == ("streamr",)
     broker.adapter.streams.describe("s", {"partitions": 2})
@@ -131,14 +131,14 @@ def test_a_permission_is_a_right_until_it_is_revoked(make_broker: Callable[..., 
         {"description": "\ud800"},
     ],
 )
-def test_what_cannot_be_is_refused(broker: Any, fields: dict[str, Any]) -> None:
+def test_invalid_descriptions_are_refused(broker: Any, fields: dict[str, Any]) -> None:
     before = broker.adapter.streams.shown("s")
     with pytest.raises(InvalidDescription):
         broker.adapter.streams.describe("s", fields)
     assert broker.adapter.streams.shown("s") == before
 
 
-def test_what_the_operator_said_stays(make_broker: Callable[..., Any]) -> None:
+def test_configured_streams_cannot_be_changed(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(streams=STRICT)
     with pytest.raises(InvalidDescription, match="configuration"):
         broker.adapter.streams.describe("wide", {"partitions": 6})

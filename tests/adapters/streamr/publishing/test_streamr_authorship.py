@@ -1,4 +1,4 @@
-"""A connection that brings a message signed by another is not taken for its author."""
+"""A connection that delivers a message signed by another author is not identified as that author."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ask(broker: Any, session: Any, frame: list[Any]) -> Any:
     return answer[3] if wrapped else answer
 
 
-def test_a_replayed_message_is_its_authors_and_the_connection_is_nobody(
+def test_a_replayed_message_does_not_identify_its_connection(
     broker: Any, carry: Callable[..., Any], alice: Any
 ) -> None:
     thief = carry(alice.message("s", 1, broker.clock()), alice.message("s", 2, broker.clock(), 1))
@@ -56,7 +56,9 @@ def test_a_replayed_message_is_its_authors_and_the_connection_is_nobody(
     assert [message.sender.identity for message in broker.logged()] == [alice.address] * 2
 
 
-def test_what_is_said_to_the_author_does_not_reach_it(broker: Any, carry: Callable[..., Any], alice: Any) -> None:
+def test_direct_messages_to_the_author_do_not_reach_the_replaying_connection(
+    broker: Any, carry: Callable[..., Any], alice: Any
+) -> None:
     thief = carry(alice.message("s", 1, broker.clock()))
     assert ask(broker, thief, [2, 9, "r", "s", 0, None])[1] == 2
     author = broker.bus.peers.find("streamr", alice.address)
@@ -87,7 +89,7 @@ def test_others_see_a_number_there_and_not_the_author(broker: Any, carry: Callab
     assert broker.bus.peers_in("s") == [thief.peer]
 
 
-def test_the_rights_of_the_author_are_for_his_message_alone(make_broker: Callable[..., Any], alice: Any) -> None:
+def test_the_rights_of_the_author_cover_only_the_signed_message(make_broker: Callable[..., Any], alice: Any) -> None:
     broker = make_broker(grants={f"streamr:{alice.address}": ("*:s",)})
     thief, toy = broker.open(), broker.toy("s")
     assert broker.ask(thief, [2, 8, "r", alice.message("s", 1, broker.clock()), None]) == []
@@ -102,7 +104,9 @@ def test_the_rights_of_the_author_are_for_his_message_alone(make_broker: Callabl
         assert broker.ask(thief, frame)[0][4] == "PERMISSION_DENIED", frame
 
 
-def test_an_author_is_paced_whoever_carries_what_he_signed(broker: Any, carry: Callable[..., Any], alice: Any) -> None:
+def test_an_author_is_paced_on_every_connection_that_carries_its_messages(
+    broker: Any, carry: Callable[..., Any], alice: Any
+) -> None:
     asked: list[int] = []
 
     def throttle(_principal: Any, peer: Any, _channel: str) -> float:
@@ -121,7 +125,7 @@ def test_an_author_is_paced_whoever_carries_what_he_signed(broker: Any, carry: C
     assert author.number not in asked, "nobody uses up what another may say"
 
 
-def test_an_author_who_says_too_much_is_refused_on_every_connection(broker: Any, alice: Any, bob: Any) -> None:
+def test_an_author_over_its_rate_is_refused_on_every_connection(broker: Any, alice: Any, bob: Any) -> None:
     first = broker.open()
     broker.ask(first, [2, 8, "r", alice.message("s", 1, broker.clock()), None])
     author = broker.bus.peers.find("streamr", alice.address)

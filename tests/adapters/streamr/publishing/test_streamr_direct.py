@@ -54,7 +54,7 @@ def test_other_protocols_reach_an_inbox_signed_and_in_order(broker: Any, recover
     assert all(recovered(row) == row[1][4] for row in found)
 
 
-def test_a_client_before_4_0_believes_what_is_said_to_it_directly(broker: Any, recovered: Callable[..., str]) -> None:
+def test_direct_messages_to_clients_before_4_0_are_signed_for_them(broker: Any, recovered: Callable[..., str]) -> None:
     """It counts the characters that were signed in UTF-16 units."""
     receiver = broker.open({"controlLayerVersion": "1", "messageLayerVersion": "31"})
     inbox = f"s/@{receiver.peer.number}"
@@ -76,13 +76,13 @@ def test_an_inbox_of_an_address(broker: Any, alice: Any, unsigned: Any) -> None:
     assert [frame[3][1][0] for frame in broker.frames(receiver)] == [inbox, inbox]
 
 
-def test_who_listens_to_the_stream_alone_is_reached_all_the_same(broker: Any) -> None:
+def test_a_subscriber_of_only_the_stream_receives_direct_messages(broker: Any) -> None:
     receiver = broker.listener("s")
     assert tell(broker, receiver.peer.number, 1) == 1
     assert broker.frames(receiver)[0][3][1][0] == f"s/@{receiver.peer.number}"
 
 
-def test_an_inbox_alone_does_not_hear_the_stream(broker: Any) -> None:
+def test_an_inbox_subscription_does_not_receive_the_stream(broker: Any) -> None:
     receiver = broker.open()
     inbox = f"s/@{receiver.peer.number}"
     subscribe(broker, receiver, inbox)
@@ -98,7 +98,7 @@ def test_an_inbox_alone_does_not_hear_the_stream(broker: Any) -> None:
     assert error(broker.ask(receiver, [2, 10, "r", inbox, 0]))[1] == "INVALID_REQUEST"
 
 
-def test_nobody_listens_to_anothers_inbox(broker: Any, alice: Any, bob: Any) -> None:
+def test_subscribing_to_the_inbox_of_another_peer_is_refused(broker: Any, alice: Any, bob: Any) -> None:
     other, thief = broker.open(), broker.open()
     for inbox in (f"s/@{other.peer.number}", f"s/@{alice.address}"):
         text, code = error(broker.ask(thief, [2, 9, "r", inbox, 0, broker.token(bob)]))
@@ -106,7 +106,7 @@ def test_nobody_listens_to_anothers_inbox(broker: Any, alice: Any, bob: Any) -> 
     assert thief.channels == {}
 
 
-def test_who_is_not_there_is_not_found(broker: Any, unsigned: Any, alice: Any) -> None:
+def test_a_direct_message_to_an_absent_peer_is_not_found(broker: Any, unsigned: Any, alice: Any) -> None:
     absent = broker.open()
     for peer in (absent.peer.number, 999_999, alice.address):
         inbox = f"s/@{peer}"
@@ -114,7 +114,7 @@ def test_who_is_not_there_is_not_found(broker: Any, unsigned: Any, alice: Any) -
         assert error(answer) == (f"Stream {inbox} not found.", "NOT_FOUND")
 
 
-def test_a_direct_message_cannot_be_played_again(broker: Any, alice: Any) -> None:
+def test_a_direct_message_cannot_be_replayed(broker: Any, alice: Any) -> None:
     receiver = broker.open()
     inbox = f"s/@{receiver.peer.number}"
     subscribe(broker, receiver, inbox)
@@ -128,7 +128,7 @@ def test_a_direct_message_cannot_be_played_again(broker: Any, alice: Any) -> Non
     assert receiver.identity is None, "the receiver does not become the sender"
 
 
-def test_what_was_said_before_a_restart_cannot_be_played_again(
+def test_direct_messages_cannot_be_replayed_after_a_restart(
     make_broker: Callable[..., Any], alice: Any, unsigned: Any
 ) -> None:
     """Neither by the gateway for somebody who only ever spoke directly, nor by who signs: nothing of it is kept."""

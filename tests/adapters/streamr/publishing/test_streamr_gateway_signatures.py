@@ -1,4 +1,4 @@
-"""A message that the gateway signed for a foreign sender is neither published again nor proof of its sender."""
+"""A message signed by the gateway for a foreign sender is neither published again nor proof of its sender."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def resent(broker: Any, stream: str = "s") -> list[Any]:
     return [frame[3] for frame in broker.ask(broker.open(), [2, 11, "r", stream, 0, 99, None]) if frame[1] == 1]
 
 
-def test_what_was_shown_is_a_copy_of_itself(broker: Any, door: Door) -> None:
+def test_a_republished_bridged_message_is_ignored_as_a_copy(broker: Any, door: Door) -> None:
     reader, toy = broker.listener("s"), broker.toy("s")
     for fields in ({}, {}, {"timestamp": broker.clock() - LATE_AFTER - 1}):
         broker.say("s", {"n": 1}, sender=TOY, **fields)
@@ -73,7 +73,7 @@ def test_what_was_shown_is_a_copy_of_itself(broker: Any, door: Door) -> None:
     assert resent(broker) == before
 
 
-def test_it_is_a_copy_after_a_restart(make_broker: Callable[..., Any], door: Door) -> None:
+def test_a_republished_bridged_message_is_a_copy_after_a_restart(make_broker: Callable[..., Any], door: Door) -> None:
     first = make_broker()
     reader = first.listener("s")
     first.say("s", {"n": 1}, sender=TOY)
@@ -87,7 +87,7 @@ def test_it_is_a_copy_after_a_restart(make_broker: Callable[..., Any], door: Doo
     assert resent(second) == [row]
 
 
-def test_what_it_signed_cannot_be_cut_into_something_else(make_broker: Callable[..., Any], door: Door) -> None:
+def test_a_bridged_message_split_into_other_fields_is_refused(make_broker: Callable[..., Any], door: Door) -> None:
     """The signature has nothing between the name of the chain and the content."""
     first = make_broker()
     reader = first.listener("s")
@@ -103,7 +103,7 @@ def test_what_it_signed_cannot_be_cut_into_something_else(make_broker: Callable[
         assert toy.take() == []
 
 
-def test_what_is_not_among_its_messages_is_refused(broker: Any, door: Door, recovered: Any) -> None:
+def test_a_valid_signature_on_an_unpublished_message_is_refused(broker: Any, door: Door, recovered: Any) -> None:
     """Whatever else it may have signed: here it did not say that."""
     reader, toy = broker.listener("s"), broker.toy("s")
     broker.say("s", 12, sender=TOY)
@@ -117,7 +117,7 @@ def test_what_is_not_among_its_messages_is_refused(broker: Any, door: Door, reco
     assert toy.take() == []
 
 
-def test_a_direct_message_of_its_own_is_refused(broker: Any) -> None:
+def test_a_republished_bridged_direct_message_is_refused(broker: Any) -> None:
     receiver = broker.open()
     inbox = f"s/@{receiver.peer.number}"
     broker.ask(receiver, [2, 9, "r", inbox, 0, None])
@@ -128,7 +128,7 @@ def test_a_direct_message_of_its_own_is_refused(broker: Any) -> None:
     assert receiver.identity is None
 
 
-def test_what_it_signed_is_no_rotation_of_keys(broker: Any) -> None:
+def test_a_bridged_message_republished_as_key_rotation_is_refused(broker: Any) -> None:
     """The type of a message is not signed."""
     reader = broker.listener("s")
     broker.say("s", [1], sender=TOY)

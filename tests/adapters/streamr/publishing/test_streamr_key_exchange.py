@@ -25,7 +25,7 @@ def guarded(make_broker: Callable[..., Any], alice: Any, bob: Any) -> Any:
     return make_broker(grants={f"streamr:{who.address}": rights for who in (alice, bob)}, keys=keys)
 
 
-def test_one_listens_to_what_is_sent_to_oneself(guarded: Any, alice: Any, bob: Any) -> None:
+def test_a_user_subscribes_only_to_its_own_key_exchange_stream(guarded: Any, alice: Any, bob: Any) -> None:
     session = guarded.open()
     assert subscribe(guarded, session, alice.address) == "PERMISSION_DENIED"
     assert subscribe(guarded, session, bob.address, guarded.token(alice)) == "PERMISSION_DENIED"
@@ -36,7 +36,7 @@ def test_one_listens_to_what_is_sent_to_oneself(guarded: Any, alice: Any, bob: A
     assert guarded.frames(session) == []
 
 
-def test_a_rotation_passes_there_as_well_for_who_can_read_it(broker: Any, alice: Any, bob: Any) -> None:
+def test_a_key_rotation_on_the_key_exchange_reaches_only_version_32(broker: Any, alice: Any, bob: Any) -> None:
     old = {"controlLayerVersion": "1", "messageLayerVersion": "31"}
     listeners, token = [broker.open(), broker.open(old)], broker.token(bob)
     for session in listeners:
@@ -48,12 +48,14 @@ def test_a_rotation_passes_there_as_well_for_who_can_read_it(broker: Any, alice:
     assert [broker.frames(session) for session in listeners] == [[[2, 0, "", row]], []]
 
 
-def test_an_api_key_is_nobody_to_whom_keys_are_sent(guarded: Any, alice: Any) -> None:
+def test_an_api_key_cannot_subscribe_to_a_key_exchange_stream(guarded: Any, alice: Any) -> None:
     session = guarded.open()
     assert subscribe(guarded, session, alice.address, "trellis_robot") == "PERMISSION_DENIED"
 
 
-def test_who_may_do_nothing_here_is_sent_nothing(make_broker: Callable[..., Any], alice: Any, bob: Any) -> None:
+def test_a_user_without_rights_cannot_subscribe_to_its_key_exchange(
+    make_broker: Callable[..., Any], alice: Any, bob: Any
+) -> None:
     guarded = make_broker(grants={f"streamr:{alice.address}": ("subscribe:s",)})
     assert subscribe(guarded, guarded.open(), bob.address, guarded.token(bob)) == "PERMISSION_DENIED"
 

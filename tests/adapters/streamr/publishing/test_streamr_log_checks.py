@@ -17,7 +17,7 @@ def message(wire: bytes) -> Message:
     return Message("lobby", Peer(0, "streamr"), "streamr", b'{"n":1}', wire=wire)
 
 
-def test_signatures_are_looked_at() -> None:
+def test_forged_and_malformed_messages_are_reported() -> None:
     key = PrivateKey(b"\1" * 32)
     text = b'[32,["lobby",0,1,0,"%b","chain"],null,27,0,0,null,"{\\"n\\":1}",null,0,null]'
     unsigned = text % address_of(key.public_key).encode()
@@ -28,6 +28,6 @@ def test_signatures_are_looked_at() -> None:
     assert proof(message(b"[]")) is not None
 
 
-def test_the_rest_is_none_of_ours() -> None:
+def test_records_of_other_protocols_are_not_checked() -> None:
     assert proof(Fact("start", {"gateway": "g", "version": "1"})) is None
     assert proof(Message("lobby", Peer(0, "rest"), "rest", b"1")) is None

@@ -1,4 +1,4 @@
-"""A signed text that can be split into fields in several ways is taken once."""
+"""A signed text that can be split into fields in several ways is accepted once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ times = st.integers(YEAR_2001, NOW + MAX_AHEAD) | st.integers(NOW - 10_000, NOW)
 @example("s1", 0, NOW, 0)
 @example("s", 10, NOW, 0)
 @example("1", 0, NOW, 0)
-def test_every_other_way_to_split_a_signed_text_is_known(
+def test_all_other_splits_of_a_signed_text_are_found(
     stream: str, partition: int, timestamp: int, sequence: int
 ) -> None:
     message = signed(stream, partition, timestamp, sequence)
@@ -64,7 +64,7 @@ def test_the_place_of_most_messages_is_certain(stream: str, others: list[Any]) -
 
 
 @pytest.mark.parametrize("message", [signed("s", 0, NOW, 0, ETH_LEGACY), signed("s", 0, 176_390_000_000, 12)])
-def test_what_could_be_of_another_time_is_not_certain(message: StreamMessage) -> None:
+def test_a_text_that_splits_into_another_time_is_ambiguous(message: StreamMessage) -> None:
     assert ambiguous_partitions(message, NOW) is None
 
 

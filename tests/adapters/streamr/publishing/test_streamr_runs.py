@@ -1,4 +1,4 @@
-"""Messages that arrive together have the effects that they have one by one: whatever messages these are."""
+"""Messages that arrive together have the effects of single ones."""
 
 from __future__ import annotations
 
@@ -62,11 +62,13 @@ def few() -> Iterator[None]:
 @example([*says("alice", 0, stream="s1"), *says("bob", 1), CUT_ANEW, *says("alice", 2, 3, partition=10)], 99, True)
 @example([HEARD, *ALICE[:2], FORGED, *ALICE[3:5]], 99, False)
 @example([*ALICE[:1], *SPOILT_ALICE, *ALICE[7:]], 99, False)
-def test_at_once_is_one_by_one(said: list[Any], limit: int, together: bool) -> None:
+def test_a_run_has_the_effects_of_single_messages(said: list[Any], limit: int, together: bool) -> None:
     assert after(limit, said, at_once, together=together) == after(limit, said, one_by_one)
 
 
-def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_one_publisher_are_published_as_one_run(
+    broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or the property would compare nothing."""
     sizes: list[int] = []
     publish = broker.bus.publish_run
@@ -88,7 +90,7 @@ def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeyp
 
 @pytest.mark.parametrize("who", ["alice", None])
 @pytest.mark.parametrize("edge", [-LATE_AFTER, MAX_AHEAD, -60_000], ids=["late", "ahead", "kept"])
-def test_at_once_and_one_by_one_have_the_same_limits_of_time(edge: int, who: str | None) -> None:
+def test_a_run_has_the_time_limits_of_single_messages(edge: int, who: str | None) -> None:
     said = [HEARD, *says(who, *range(edge - 3, edge + 4))]
     expected = after(99, said, one_by_one, kept_since=NOW - 60_000)
     assert after(99, said, at_once, kept_since=NOW - 60_000) == expected
@@ -118,7 +120,7 @@ def test_the_setting_decides_whether_signatures_are_checked_together(
     assert equations == ([4] if options.get("batch_verification") else [])
 
 
-def test_only_what_resembles_the_first_continues_a_run(broker: Broker, alice: Publisher) -> None:
+def test_only_messages_like_the_first_continue_a_run(broker: Broker, alice: Publisher) -> None:
     now, speaker = broker.clock(), broker.open()
     row = alice.message("s", 1, now + 1)
     first = decode_publish_fast(
@@ -153,7 +155,7 @@ def test_only_what_resembles_the_first_continues_a_run(broker: Broker, alice: Pu
         assert not continues(place, value), place
 
 
-def test_what_comes_too_fast_is_not_verified(
+def test_messages_over_the_rate_are_not_verified(
     make_broker: Callable[..., Broker], alice: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, verified = make_broker(batch_verification=True), list[int]()
@@ -167,7 +169,7 @@ def test_what_comes_too_fast_is_not_verified(
     assert len(broker.frames(speaker)) == 5
 
 
-def test_who_says_much_that_is_forged_has_to_wait(broker: Broker, alice: Publisher) -> None:
+def test_forged_messages_are_handled_only_as_fast_as_their_errors_are_read(broker: Broker, alice: Publisher) -> None:
     rows = [alice.message("s", "1", broker.clock() + number) for number in range(1_000)]
     forged = [[*row[:7], "2", *row[8:]] for row in rows[1:]]
     speaker = broker.open()
@@ -181,7 +183,7 @@ def test_who_says_much_that_is_forged_has_to_wait(broker: Broker, alice: Publish
     assert told == len(forged)
 
 
-def test_who_has_to_wait_says_nothing_out_of_turn(broker: Broker, alice: Publisher) -> None:
+def test_messages_behind_a_full_outbox_wait_in_order(broker: Broker, alice: Publisher) -> None:
     now, speaker, toy = broker.clock(), broker.open(), broker.toy("s")
     rows = [alice.message("s", number, now + number) for number in range(3)]
     first, second, third = (json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in rows)
@@ -196,7 +198,7 @@ def test_who_has_to_wait_says_nothing_out_of_turn(broker: Broker, alice: Publish
     assert toy.take() == []
 
 
-def test_what_the_gateway_signed_is_a_copy_in_a_burst_as_well(broker: Broker, alice: Publisher) -> None:
+def test_bridged_messages_republished_in_a_burst_are_copies(broker: Broker, alice: Publisher) -> None:
     reader, toy, speaker = broker.listener("s"), broker.toy("s"), broker.open()
     broker.say("s", 12, sender=Peer(7, "toy", "somebody"))
     [[_, _, _, copy]] = broker.frames(reader)
@@ -207,7 +209,7 @@ def test_what_the_gateway_signed_is_a_copy_in_a_burst_as_well(broker: Broker, al
     assert toy.take() == [b"0", b"1"]
 
 
-def test_who_listens_to_an_inbox_alone_hears_nothing_else(broker: Broker) -> None:
+def test_an_inbox_subscription_receives_nothing_else(broker: Broker) -> None:
     reader = broker.open()
     inbox, said = f"s/@{reader.peer.number}", []
     for number, (kind, stream) in enumerate([(9, inbox), (9, "s"), (10, "s"), (9, "s"), (10, inbox), (10, "s")]):

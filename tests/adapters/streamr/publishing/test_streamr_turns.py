@@ -1,4 +1,4 @@
-"""What several connections say in one turn of the loop does what it does one by one."""
+"""Messages of several connections in one turn of the loop have the effects of single ones."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ reads: st.SearchStrategy[Read] = st.one_of(
 @example([*alone(0, NOBODY[0]), *alone(1, NOBODY[0], NOBODY_ELSE[0]), *alone(2, NOBODY[0]), *alone(0, NOBODY[1])], 99)
 @example([*alone(0, ALICE[0]), *alone(1, HEARD, BOB[0], [2, 10, "r", "s", 0]), *alone(2, BOB[0])], 99)
 @example([(0, ALICE[:2]), *alone(1, ALICE[2]), (0, ALICE[3:5]), (None, []), *alone(2, ALICE[4])], 4)
-def test_a_turn_of_the_loop_is_one_by_one(reads: list[Read], limit: int) -> None:
+def test_gathered_messages_have_the_effects_of_single_ones(reads: list[Read], limit: int) -> None:
     assert after_turns(limit, reads, gathers=True) == after_turns(limit, reads, gathers=False)
 
 
@@ -126,7 +126,7 @@ def request(row: list[Any]) -> bytes:
     return json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode()
 
 
-def test_what_connections_say_in_a_turn_is_logged_together(
+def test_messages_of_several_connections_in_one_turn_are_logged_together(
     broker: Broker, alice: Publisher, bob: Publisher, logged: list[list[bytes]]
 ) -> None:
     now, listener, turns = broker.clock(), broker.listener("s"), Turns(broker)
@@ -162,7 +162,7 @@ def test_a_copy_is_found_while_the_first_is_gathered(
     assert sorted(logged) == [[b"1"], [b"2"]]
 
 
-def test_a_resend_has_what_was_said_before_it(broker: Broker, alice: Publisher) -> None:
+def test_a_resend_includes_messages_gathered_before_it(broker: Broker, alice: Publisher) -> None:
     Turns(broker)
     row = alice.message("s", 1, broker.clock())
     broker.open().receive_data(request(row))

@@ -1,4 +1,4 @@
-"""The broker's data API: the reference's own answers, every format, and every kind of message that is stored."""
+"""The data API answers as the reference broker does, for every format and every kind of message."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def shape(message: Any) -> Any:
 # Saying
 
 
-def test_what_is_said_by_a_request_is_heard_everywhere(call: Caller, broker: Any) -> None:
+def test_a_posted_message_reaches_all_protocols_and_is_stored(call: Caller, broker: Any) -> None:
     listener, toy = broker.listener("s"), broker.toy("s")
     assert call("POST", "/streams/s/data", content='{"n": 1.0}').text == ""
     [told] = broker.frames(listener)
@@ -88,7 +88,7 @@ def test_parameters_place_a_message(call: Caller, broker: Any) -> None:
     ]
 
 
-def test_the_same_said_twice_at_once_is_two_messages(call: Caller) -> None:
+def test_posting_equal_content_several_times_stores_several_messages(call: Caller) -> None:
     for _ in range(3):
         call("POST", "/streams/s/data", content='{"on":true}')
     assert [(found["content"], found["sequenceNumber"]) for found in stored(call)] == [
@@ -109,7 +109,7 @@ def test_a_key_chooses_the_partition(make_broker: Any, make_caller: Any) -> None
     assert sum(used) > 1, "without a key any partition will do"
 
 
-def test_a_signed_message_needs_no_token_and_a_forged_one_is_none(call: Caller, broker: Any, alice: Any) -> None:
+def test_a_signed_message_needs_no_token_and_a_forged_one_is_refused(call: Caller, broker: Any, alice: Any) -> None:
     at = broker.clock()
     signature = alice.message("s", '{"a":1}', at)[10]
     query = f"ts={at}&address={alice.address}&msgChainId=chain&signatureType=2&signature={signature}"
@@ -124,7 +124,9 @@ def test_a_signed_message_needs_no_token_and_a_forged_one_is_none(call: Caller, 
     assert forged.json()["error"].startswith("Signature validation failed for message: [32,")
 
 
-def test_an_unsigned_message_names_nobody_but_the_tokens_user(call: Caller, broker: Any, alice: Any, bob: Any) -> None:
+def test_an_unsigned_message_may_name_only_the_user_of_its_token(
+    call: Caller, broker: Any, alice: Any, bob: Any
+) -> None:
     path, token = f"/streams/s/data?address={alice.address}", broker.token(alice)
     assert call("POST", path, broker.token(bob), content="1").status_code == 400
     assert call("POST", path, content="1").status_code == 400
@@ -161,7 +163,7 @@ def test_senders_without_a_name_are_one_peer(call: Caller, broker: Any) -> None:
         ("", b'"' + b"x" * (1 << 20) + b'"', 413, "more than 1,048,576 bytes"),
     ],
 )
-def test_what_cannot_be_said_is_refused(call: Caller, query: str, body: bytes, status: int, text: str) -> None:
+def test_invalid_publish_requests_are_refused(call: Caller, query: str, body: bytes, status: int, text: str) -> None:
     refused = call("POST", f"/streams/s/data?{query}", content=body)
     assert refused.status_code == status
     assert refused.json()["error"].startswith(text)
@@ -169,7 +171,7 @@ def test_what_cannot_be_said_is_refused(call: Caller, query: str, body: bytes, s
 
 
 @pytest.mark.parametrize("stream", ["s%2F%405", "SYSTEM%2Fkeyexchange%2F0x" + "a" * 40, "tab%09", "x" * 256])
-def test_what_is_no_stream_takes_and_keeps_nothing(call: Caller, stream: str) -> None:
+def test_requests_with_an_invalid_stream_name_answer_404(call: Caller, stream: str) -> None:
     for method, path in (("POST", "data"), ("GET", "data/partitions/0/last"), ("GET", "metadata/partitions/0")):
         refused = call(method, f"/streams/{stream}/{path}", content="1")
         assert refused.status_code == 404
@@ -236,7 +238,7 @@ def test_raw_has_one_line_for_each_message_however_it_was_written(call: Caller, 
         ("range?fromTimestamp={2}&toTimestamp={0}", []),
     ],
 )
-def test_what_is_asked_for_is_what_is_shown(
+def test_queries_return_the_selected_messages(
     call: Caller, broker: Any, alice: Any, bob: Any, query: str, expected: list[int]
 ) -> None:
     session, times = broker.open(), [broker.clock() - 2, broker.clock() - 1, broker.clock()]
@@ -272,13 +274,13 @@ def test_what_is_asked_for_is_what_is_shown(
         ("0/range?fromTimestamp=1&toTimestamp=2&msgChainId=x", 'Invalid combination of "publisherId" and "msgChainId"'),
     ],
 )
-def test_a_wrong_question_is_named_by_its_parameter(call: Caller, query: str, text: str) -> None:
+def test_an_invalid_query_is_refused_with_its_parameter(call: Caller, query: str, text: str) -> None:
     refused = call("GET", f"/streams/s/data/partitions/{query}")
     assert refused.status_code == 400
     assert refused.json() == {"error": text}
 
 
-def test_metadata_tells_how_much_there_is(call: Caller, broker: Any) -> None:
+def test_metadata_counts_messages_and_bytes(call: Caller, broker: Any) -> None:
     assert call("GET", "/streams/s/metadata/partitions/0").json() == {
         "totalBytes": 0,
         "totalMessages": 0,

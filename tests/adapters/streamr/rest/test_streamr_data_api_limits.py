@@ -1,4 +1,4 @@
-"""The broker's data API: who may publish and read, and long answers."""
+"""The data API enforces rights, rates and slots, also during long answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.adapters.streamr.rest.conftest import LAST, Caller, stored
 # Rights
 
 
-def test_rights_decide_who_says_and_who_reads(make_broker: Any, make_caller: Any, alice: Any, bob: Any) -> None:
+def test_rights_decide_who_publishes_and_who_reads(make_broker: Any, make_caller: Any, alice: Any, bob: Any) -> None:
     broker = make_broker(
         grants={f"streamr:{alice.address}": ("publish:s",), f"streamr:{bob.address}": ("history:s",)},
         keys=(ApiKey("machine", digest("trellis_machine")),),
@@ -51,7 +51,7 @@ def test_a_header_without_a_token_is_malformed(call: Caller, header: str) -> Non
     assert refused.json() == {"error": data_routes.MALFORMED_HEADER}
 
 
-def test_who_asks_too_much_waits(broker: Any, make_caller: Any) -> None:
+def test_requests_over_the_rate_answer_429(broker: Any, make_caller: Any) -> None:
     broker.bus.throttle = Throttle(Limits(channel=Rate(rate=0.5, burst=1)), lambda: 0.0)
     call = make_caller(broker)
     assert call("GET", LAST).status_code == 200
@@ -72,7 +72,7 @@ def test_a_long_answer_comes_in_pieces(call: Caller, broker: Any, monkeypatch: p
     assert call("GET", "/streams/s/metadata/partitions/0").json()["totalMessages"] == 300
 
 
-def test_who_reads_no_more_is_waited_for_so_long(
+def test_an_answer_to_a_stalled_reader_is_abandoned_after_a_timeout(
     call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paced, "STALLED_SECONDS", 0.05)
@@ -91,7 +91,7 @@ def test_who_reads_no_more_is_waited_for_so_long(
 @pytest.mark.parametrize(
     ("path", "status"), [(LAST + "?count=9", 200), ("/streams", 200), ("/streams/s/metadata/partitions/0", 401)]
 )
-def test_who_loses_his_key_while_he_reads_is_not_told_the_rest(
+def test_removing_a_key_truncates_or_refuses_its_answers(
     make_broker: Any, make_caller: Any, portal: Any, monkeypatch: pytest.MonkeyPatch, path: str, status: int
 ) -> None:
     monkeypatch.setattr(paced, "LOW_WATER", 1)
@@ -127,7 +127,9 @@ def test_head_reads_nothing(call: Caller, broker: Any, monkeypatch: pytest.Monke
     assert call("HEAD", "/streams/s/data/partitions/0/last?count=x").status_code == 400
 
 
-def test_long_answers_need_a_place(call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_answers_without_a_free_slot_answer_429(
+    call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(answer_scheduler, "MAX_SLOTS_PER_NETWORK", 1)
     monkeypatch.setattr(answer_scheduler, "MAX_WAITING_PER_NETWORK", 0)
     broker.say("s", "x" * 100_000)
@@ -144,7 +146,7 @@ def test_long_answers_need_a_place(call: Caller, broker: Any, portal: Any, monke
     assert call("GET", "/streams/s/metadata/partitions/0").json()["totalMessages"] == 1
 
 
-def test_what_cannot_be_read_is_refused_before_it_begins(call: Caller, broker: Any, monkeypatch: Any) -> None:
+def test_an_unreadable_index_answers_503(call: Caller, broker: Any, monkeypatch: Any) -> None:
     from gateway.core.errors import Unavailable
 
     def broken(*_arguments: Any) -> Any:

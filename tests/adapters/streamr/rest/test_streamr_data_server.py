@@ -1,4 +1,4 @@
-"""The data API and the descriptions of streams on a real gateway: long answers, both loops, kill -9."""
+"""The data API works on a real gateway: with long answers, on both loops, and across kill -9."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def fill(http: httpx.Client, stream: str, count: int, size: int) -> None:
     assert http.post(f"/v1/channels/{stream}/messages", content=lines, headers=headers).status_code == 200
 
 
-def test_what_is_said_is_read_back_in_the_words_of_the_broker(http: httpx.Client) -> None:
+def test_posted_messages_are_read_back_in_the_formats_of_the_broker(http: httpx.Client) -> None:
     for path in ("/api/v1/streams/my/data%20s/data", "/api/v1/streams/my%2Fdata%20s/data"):
         answer = http.post(path, content=b'{"a": 1.0}')
         assert (answer.status_code, answer.content) == (200, b"")
@@ -67,7 +67,7 @@ def test_what_is_said_is_read_back_in_the_words_of_the_broker(http: httpx.Client
 
 
 @pytest.mark.parametrize("path", ["/api/v1/streams/s/data", "/api/v1/streams", "/v1/channels/s/messages"])
-def test_who_sends_too_much_is_cut_off(server: Server, path: str) -> None:
+def test_an_endless_body_is_cut_off(server: Server, path: str) -> None:
     host, port = server.http.split(":")
     with socket.create_connection((host, int(port)), timeout=20) as endless:
         endless.sendall(b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % path.encode())
@@ -79,7 +79,7 @@ def test_who_sends_too_much_is_cut_off(server: Server, path: str) -> None:
         assert sent < 1 << 26
 
 
-def test_a_long_answer_takes_no_memory_and_holds_up_nobody(server: Server, http: httpx.Client) -> None:
+def test_a_long_answer_takes_no_memory_and_delays_no_other_request(server: Server, http: httpx.Client) -> None:
     fill(http, "long", MESSAGES, SIZE)
     path = "/api/v1/streams/long/data/partitions/0/from?fromTimestamp=0&format=raw"
     assert len(http.get("/api/v1/streams/long/data/partitions/0/last?count=400").json()) == 400
@@ -98,7 +98,7 @@ def test_a_long_answer_takes_no_memory_and_holds_up_nobody(server: Server, http:
         time.sleep(0.1)
 
 
-def test_an_answer_that_nobody_reads_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+def test_an_unread_answer_does_not_delay_the_stop(tmp_path: Path) -> None:
     with Server(tmp_path / "data") as server:
         with httpx.Client(base_url=f"http://{server.http}", timeout=60) as http:
             fill(http, "long", 5_000, SIZE)
@@ -113,7 +113,7 @@ def test_an_answer_that_nobody_reads_does_not_hold_up_the_stop(tmp_path: Path) -
 OPEN = {"TRELLIS_AUTH__GRANTS": '{"anonymous": ["*:*", "admin:*"]}'}
 
 
-def test_what_was_said_of_a_stream_outlives_kill_9_and_is_exported(tmp_path: Path) -> None:
+def test_stream_descriptions_survive_kill_9_and_are_exported(tmp_path: Path) -> None:
     body = {"id": "s", "partitions": 3, "requireSignedData": True, "description": "mine"}
     with Server(tmp_path / "data", env=OPEN) as server:
         made = httpx.post(f"http://{server.http}/api/v1/streams", json=body).json()

@@ -1,4 +1,4 @@
-"""The REST interface as genuine clients call it."""
+"""The REST interface answers genuine clients as they expect."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_a_token_works_on_the_websocket(call: Caller, broker: Any, alice: Any) -
         (b" " * 70_000, 413),
     ],
 )
-def test_a_wrong_answer_is_refused(call: Caller, body: bytes, status: int) -> None:
+def test_an_invalid_challenge_response_is_refused(call: Caller, body: bytes, status: int) -> None:
     response = call("POST", "/login/response", content=body)
     assert response.status_code == status
     assert set(response.json()) == {"code", "message"}
 
 
-def test_who_is_no_address_gets_no_challenge(call: Caller) -> None:
+def test_a_challenge_for_an_invalid_address_is_refused(call: Caller) -> None:
     assert call("POST", "/login/challenge/bob").status_code == 400
 
 
@@ -98,7 +98,7 @@ def test_any_name_can_be_asked_for(call: Caller, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tab%09", "x" * 256, "a%2F@b", "SYSTEM%2Fkeyexchange%2F0x" + "a" * 40])
-def test_what_can_be_no_stream_is_not_found(call: Caller, name: str) -> None:
+def test_an_invalid_stream_name_answers_404(call: Caller, name: str) -> None:
     response = call("GET", f"/streams/{name}")
     assert response.status_code == 404
     assert response.json()["code"] == "NOT_FOUND"
@@ -109,7 +109,7 @@ def test_inboxes_are_answered_for(call: Caller, alice: Any) -> None:
     assert call("GET", f"/streams/s%2F%40{alice.address}/publisher/{alice.address}").json() == {}
 
 
-def test_looking_makes_nothing_and_making_does(call: Caller, broker: Any) -> None:
+def test_reading_a_stream_creates_nothing_and_posting_creates_it(call: Caller, broker: Any) -> None:
     call("GET", "/streams/new")
     assert call("GET", "/streams?name=new&public=false").json() == []
     assert broker.core.channels.registered() == []
@@ -122,9 +122,7 @@ def test_looking_makes_nothing_and_making_does(call: Caller, broker: Any) -> Non
     assert call("POST", "/streams", content='{"id":"\\ud800"}').status_code == 404
 
 
-def test_only_configured_streams_exist_where_that_is_the_setting(
-    make_broker: Callable[..., Any], make_caller: Any
-) -> None:
+def test_only_configured_streams_exist_if_creation_is_off(make_broker: Callable[..., Any], make_caller: Any) -> None:
     broker = make_broker(create=False)
     broker.core.channels.configure("made")
     call = make_caller(broker)
@@ -141,14 +139,14 @@ def test_head_is_get_without_the_answer(call: Caller, path: str) -> None:
     assert "head" not in call.app.openapi()["paths"]["/api/v1/streams"]  # type: ignore[attr-defined]
 
 
-def test_head_says_what_is_not_there(guarded: Any, make_caller: Any) -> None:
+def test_head_answers_errors_without_a_body(guarded: Any, make_caller: Any) -> None:
     call = make_caller(guarded)
     for path, status in (("/users/me", 401), ("/nowhere", 404), ("/login/response", 404)):
         answer = call("HEAD", path)
         assert (answer.status_code, answer.content) == (status, b"")
 
 
-def test_publishers_are_those_who_spoke(call: Caller, broker: Any, alice: Any) -> None:
+def test_publishers_are_the_senders_of_stored_messages(call: Caller, broker: Any, alice: Any) -> None:
     broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock()), None])
     foreign = broker.say("s", 2)
     broker.core.settle()
@@ -156,7 +154,9 @@ def test_publishers_are_those_who_spoke(call: Caller, broker: Any, alice: Any) -
     assert call("GET", "/streams/s/publishers").json() == {"addresses": expected}
 
 
-def test_rights_decide_who_is_told_and_who_is_believed(guarded: Any, make_caller: Any, alice: Any, bob: Any) -> None:
+def test_rights_decide_access_to_streams_publishers_and_subscribers(
+    guarded: Any, make_caller: Any, alice: Any, bob: Any
+) -> None:
     call = make_caller(guarded)
     token = guarded.token(bob)
     assert call("GET", "/streams/s").status_code == 403
@@ -175,7 +175,7 @@ def test_rights_decide_who_is_told_and_who_is_believed(guarded: Any, make_caller
     assert call("GET", "/streams").json() == []
 
 
-def test_pages_are_let_in_as_on_the_websocket(call: Caller) -> None:
+def test_origins_are_checked_as_on_the_websocket(call: Caller) -> None:
     stranger = call("GET", "/streams/s", headers={"Origin": "https://evil.example"})
     assert stranger.status_code == 403
     assert "auth.origins" in stranger.json()["message"]
@@ -187,7 +187,7 @@ def test_pages_are_let_in_as_on_the_websocket(call: Caller) -> None:
         assert "streamr-client" in welcome.headers["access-control-allow-headers"].lower()
 
 
-def test_a_path_that_is_no_text_is_refused(call: Caller) -> None:
+def test_a_path_that_is_not_utf_8_is_refused(call: Caller) -> None:
     for path in ("/streams/%ff", "/streams/%ff/data", "/login/challenge/%80", "/streams/a%C3/data/partitions/0/last"):
         for method in ("GET", "POST"):
             assert call(method, path, content="{}").status_code in (400, 404), path
@@ -219,7 +219,7 @@ bodies = st.binary(max_size=40) | (objects | values).map(lambda value: json.dump
     token=st.none() | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=9),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_no_fuzzed_request_hurts(
+def test_fuzzed_requests_cause_no_server_error(
     call: Caller, method: str, path: list[str], query: dict[str, str], body: bytes, token: str | None
 ) -> None:
     answer = call(method, "/" + "/".join(path), token, params=query, content=body)

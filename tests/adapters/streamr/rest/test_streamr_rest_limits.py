@@ -1,4 +1,4 @@
-"""What REST refuses without reading a body, where the disk fails, and where memory is short."""
+"""REST refuses requests without reading their bodies, while the disk fails, and when memory is short."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def asking(caller: Any, method: str, path: str, chunks: Iterator[bytes], **heade
         ("POST", "/streams/s/fields", 403),
     ],
 )
-def test_who_may_not_is_refused_before_his_body_is_read(
+def test_requests_without_the_right_are_refused_before_the_body_is_read(
     make_broker: Callable[..., Any], make_caller: Any, method: str, path: str, status: int
 ) -> None:
     broker = make_broker(grants={"streamr:somebody": ("*:*",)})
     assert asking(make_caller(broker), method, path, iter([b"x" * 1_000])) == (status, 0)
 
 
-def test_who_shows_no_token_of_ours_is_refused_before_his_body_is_read(
+def test_requests_with_an_unknown_token_are_refused_before_the_body_is_read(
     make_broker: Callable[..., Any], make_caller: Any
 ) -> None:
     call = make_caller(make_broker(grants={"streamr:anonymous": ("*:*",)}))
@@ -67,7 +67,7 @@ def test_who_shows_no_token_of_ours_is_refused_before_his_body_is_read(
 
 
 @pytest.mark.parametrize("path", ["/streams", "/streams/s/data", "/login/response"])
-def test_a_body_that_says_that_it_is_too_long_is_not_read(broker: Any, make_caller: Any, path: str) -> None:
+def test_a_body_with_an_excessive_content_length_is_not_read(broker: Any, make_caller: Any, path: str) -> None:
     for length in ("2000000", "9" * 5_000, "-1", "x"):
         assert asking(make_caller(broker), "POST", path, iter([b"x"]), **{"content-length": length}) == (413, 0)
 
@@ -84,7 +84,7 @@ def test_a_malformed_body_is_charged_to_its_network(broker: Any, make_caller: An
     assert charges == []
 
 
-def test_a_body_counts_in_the_memory_budget_and_is_given_up_where_that_is_short(broker: Any, make_caller: Any) -> None:
+def test_a_body_counts_in_the_memory_budget_and_is_refused_if_it_is_short(broker: Any, make_caller: Any) -> None:
     budget = Budget(100_000)
     broker.bus.read_pacer = ReadPacer(None, lambda: 0.0, budget)
     held: list[int] = []
@@ -116,7 +116,7 @@ def test_a_body_counts_in_the_memory_budget_and_is_given_up_where_that_is_short(
         ("POST", "/streams/s/data", 1),
     ],
 )
-def test_what_needs_the_disk_is_refused_while_it_fails(
+def test_requests_that_need_the_disk_are_refused_while_it_fails(
     make_broker: Callable[..., Any], make_caller: Any, method: str, path: str, body: Any
 ) -> None:
     broker = make_broker(grants=OPEN)
@@ -130,7 +130,7 @@ def test_what_needs_the_disk_is_refused_while_it_fails(
     assert broker.core.log.next_seq == before, "nothing waits to be written"
 
 
-def test_who_waits_when_the_disk_begins_to_fail_is_told_so(
+def test_waiting_requests_answer_503_when_the_disk_begins_to_fail(
     broker: Any, make_caller: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = make_caller(broker)
@@ -169,7 +169,7 @@ def test_a_description_that_is_forgotten_makes_room_also_after_a_restart(
     assert [describe(again, name) for name in "de"] == [200, 422]
 
 
-def test_a_refused_length_is_said_in_json(broker: Any, make_caller: Any) -> None:
+def test_an_oversized_body_is_refused_in_json(broker: Any, make_caller: Any) -> None:
     answer = make_caller(broker)("POST", "/streams", content=b"x" * (1 << 17))
     assert answer.status_code == 413
     assert json.loads(answer.content)["code"] == "TOO_LARGE"

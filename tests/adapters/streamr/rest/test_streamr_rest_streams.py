@@ -1,4 +1,4 @@
-"""Streams made, described, shared and taken away by REST, as genuine clients call it."""
+"""Streams are created, described, shared and deleted by REST, as genuine clients do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def guarded(make_broker: Callable[..., Any], alice: Any) -> Any:
     )
 
 
-def test_a_stream_is_made_with_what_is_said_of_it_and_said_anew(call: Caller, broker: Any) -> None:
+def test_a_stream_is_created_with_its_description_and_updated(call: Caller, broker: Any) -> None:
     said = {"id": "s", "partitions": 3, "requireSignedData": True, "description": "mine", "colour": "green"}
     made = call("POST", "/streams", json=said).json()
     assert (made["id"], made["partitions"], made["requireSignedData"], made["description"]) == ("s", 3, True, "mine")
@@ -52,7 +52,7 @@ def test_a_stream_is_made_with_what_is_said_of_it_and_said_anew(call: Caller, br
     assert broker.ask(broker.open(), [2, 9, "r", "s", 2, None])[0][1] == 2
 
 
-def test_a_stream_that_is_taken_away_has_the_defaults_and_is_listed_no_more(call: Caller) -> None:
+def test_a_deleted_stream_has_the_defaults_and_is_not_listed(call: Caller) -> None:
     call("POST", "/streams", json={"id": "s", "partitions": 3})
     assert call("DELETE", "/streams/s").status_code == 204
     assert call("GET", "/streams").json() == []
@@ -72,20 +72,20 @@ def test_a_stream_that_is_taken_away_has_the_defaults_and_is_listed_no_more(call
         ("POST", "/streams/s/storageNodes", {"address": "0x1"}),
     ],
 )
-def test_what_cannot_be_is_a_validation_error(call: Caller, method: str, path: str, body: Any) -> None:
+def test_invalid_requests_answer_validation_error(call: Caller, method: str, path: str, body: Any) -> None:
     refused = call(method, path, json=body)
     assert refused.status_code == 422
     assert refused.json()["code"] == "VALIDATION_ERROR"
     assert call("GET", "/streams").json() == []
 
 
-def test_what_the_operator_said_cannot_be_changed(make_broker: Any, make_caller: Any) -> None:
+def test_configured_streams_cannot_be_changed(make_broker: Any, make_caller: Any) -> None:
     call = make_caller(make_broker(streams={"wide": 5}, grants={"anonymous": ("*:*", "admin:*")}))
     assert call("POST", "/streams", json={"id": "wide", "partitions": 3}).json()["partitions"] == 5
     assert call("PUT", "/streams/wide", json={"partitions": 3}).status_code == 422
 
 
-def test_fields_are_said_and_found_in_the_newest_message(call: Caller, broker: Any) -> None:
+def test_fields_are_stored_and_detected_in_the_newest_message(call: Caller, broker: Any) -> None:
     fields = [{"name": "n", "type": "number"}]
     assert call("POST", "/streams/s/fields", json=fields).json()["config"] == {"fields": fields}
     assert call("GET", "/streams/s").json()["config"] == {"fields": fields}
@@ -102,7 +102,7 @@ def test_fields_are_said_and_found_in_the_newest_message(call: Caller, broker: A
     }
 
 
-def test_who_may_admin_shares_a_stream_and_takes_it_back(guarded: Any, make_caller: Any, alice: Any, bob: Any) -> None:
+def test_an_administrator_grants_and_revokes_permissions(guarded: Any, make_caller: Any, alice: Any, bob: Any) -> None:
     call = make_caller(guarded)
     token, theirs = guarded.token(alice), guarded.token(bob)
     assert call("POST", "/streams", token, json={"id": "a/s", "partitions": 2}).json()["partitions"] == 2
@@ -128,9 +128,7 @@ def test_who_may_admin_shares_a_stream_and_takes_it_back(guarded: Any, make_call
     assert guarded.ask(guarded.open(), [2, 9, "r", "a/s", 1, theirs])[0][1] == 7
 
 
-def test_a_permission_that_is_taken_back_ends_what_needs_it(
-    guarded: Any, make_caller: Any, alice: Any, bob: Any
-) -> None:
+def test_revoking_a_permission_ends_what_depends_on_it(guarded: Any, make_caller: Any, alice: Any, bob: Any) -> None:
     call, steps = make_caller(guarded), deque[Callable[[], None]]()
     Revocation(guarded.access, guarded.core.bus, steps.append)
 
@@ -157,7 +155,7 @@ def test_a_permission_that_is_taken_back_ends_what_needs_it(
     assert again.closing is not None
 
 
-def test_everybody_can_be_let_in(guarded: Any, make_caller: Any, bob: Any) -> None:
+def test_permissions_can_be_granted_to_everybody(guarded: Any, make_caller: Any, bob: Any) -> None:
     call = make_caller(guarded)
     call("POST", "/streams", KEY, json={"id": "s"})
     call("POST", "/streams/s/permissions", KEY, json={"operation": "stream_get", "anonymous": True})
@@ -168,7 +166,7 @@ def test_everybody_can_be_let_in(guarded: Any, make_caller: Any, bob: Any) -> No
     assert guarded.ask(guarded.open(), [2, 9, "r", "s", 0, guarded.token(bob)])[0][1] == 2
 
 
-def test_without_authentication_everybody_may_everything_but_administer(
+def test_without_authentication_everything_but_administration_is_allowed(
     make_broker: Callable[..., Any], make_caller: Callable[[Any], Caller], alice: Any
 ) -> None:
     broker = make_broker()
@@ -182,7 +180,7 @@ def test_without_authentication_everybody_may_everything_but_administer(
     assert call("GET", "/streams/s/subscribers").json() == {"addresses": [alice.address]}
 
 
-def test_publishers_are_told_before_they_are_in_the_tables(call: Caller, broker: Any, alice: Any) -> None:
+def test_publishers_are_listed_before_they_are_indexed(call: Caller, broker: Any, alice: Any) -> None:
     broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock()), None])
     assert call("GET", "/streams/s/publishers").json() == {"addresses": [alice.address]}
 
@@ -210,7 +208,7 @@ def test_every_stream_is_kept_by_this_gateway(call: Caller, alice: Any) -> None:
     assert call("GET", f"/storageNodes/{alice.address}/streams").status_code == 404
 
 
-def test_an_api_key_is_a_session_token_as_long_as_there_is_the_key(guarded: Any, make_caller: Any) -> None:
+def test_an_api_key_serves_as_session_token_until_it_is_removed(guarded: Any, make_caller: Any) -> None:
     call = make_caller(guarded)
     token = call("POST", "/login/apikey", json={"apiKey": KEY}).json()
     assert set(token) == {"token", "expires"}
@@ -223,13 +221,13 @@ def test_an_api_key_is_a_session_token_as_long_as_there_is_the_key(guarded: Any,
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/nothing"), ("PATCH", "/streams/s"), ("DELETE", "/users/me")])
-def test_what_is_not_there_is_refused_in_the_same_form(call: Caller, method: str, path: str) -> None:
+def test_unknown_resources_answer_not_found_in_the_same_form(call: Caller, method: str, path: str) -> None:
     refused = call(method, path)
     assert refused.status_code == 404
     assert refused.json()["code"] == "NOT_FOUND"
 
 
-def test_who_asks_too_much_waits(broker: Any, make_caller: Any) -> None:
+def test_requests_over_the_rate_answer_429(broker: Any, make_caller: Any) -> None:
     once = Rate(rate=0.1, burst=1)
     broker.bus.throttle = Throttle(Limits(address=once), lambda: 0.0)
     call = make_caller(broker)
@@ -239,7 +237,7 @@ def test_who_asks_too_much_waits(broker: Any, make_caller: Any) -> None:
     assert refused.json()["code"] == "TOO_MANY_REQUESTS"
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_body_times_out(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -249,7 +247,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(call: Caller, monkeypatch: 
     assert call("POST", "/streams", content=slowly()).json()["code"] == "TIMEOUT"
 
 
-def test_a_bug_is_told_without_what_it_is(call: Caller, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_hides_its_cause(call: Caller, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker.adapter.streams, "shown", lambda _stream: 1 / 0)
     refused = call("GET", "/streams/s")
     assert refused.status_code == 500
@@ -258,7 +256,7 @@ def test_a_bug_is_told_without_what_it_is(call: Caller, broker: Any, monkeypatch
     assert broker.core.metrics.counts["faults"]["request",] == 1
 
 
-def test_what_the_docs_say_is_what_is_answered(call: Caller) -> None:
+def test_answers_match_the_openapi_document(call: Caller) -> None:
     """Every call in /docs exists, has the parameters of its path, and answers with a status that is documented."""
     document = call.app.openapi()  # type: ignore[attr-defined]
     assert len(document["paths"]) > 15

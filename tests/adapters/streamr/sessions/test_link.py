@@ -1,4 +1,4 @@
-"""A link to another broker: what it asks, sends, believes and refuses, and where it goes on."""
+"""A link to another broker exchanges messages in both directions and resumes at its cursor."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def sent(frames: list[Any]) -> list[Any]:
     return [json.loads(frame[3][7]) for frame in frames if frame[1] == 8]
 
 
-def test_it_subscribes_and_asks_for_what_it_missed(dial: Dial) -> None:
+def test_a_link_subscribes_and_requests_missed_messages(dial: Dial) -> None:
     broker, session = dial("talk", "news/*", cursor=(SINCE, 0), direction="in", key="secret")
     assert told(broker, session) == [[2, 9, "link 1", "talk", 0, "secret"]]
     hear(session, [2, 2, "link 1", "talk", 0])
@@ -82,7 +82,7 @@ def test_it_subscribes_and_asks_for_what_it_missed(dial: Dial) -> None:
     assert "secret" not in repr(broker.adapter.options)
 
 
-def test_what_comes_is_published_once(dial: Dial) -> None:
+def test_received_messages_are_published_once(dial: Dial) -> None:
     broker, session = dial("talk", direction="in")
     alice, at, ear = Publisher(1), broker.clock(), broker.toy("talk")
     message = alice.message("talk", {"n": 1}, at)
@@ -137,7 +137,7 @@ def test_the_log_is_sent_from_the_cursor_on_in_its_order(dial: Dial, monkeypatch
     assert sent(told(broker, session)) == [13]
 
 
-def test_what_waits_while_it_catches_up_is_bounded_by_bytes(dial: Dial) -> None:
+def test_messages_held_during_catch_up_are_bounded_in_bytes(dial: Dial) -> None:
     broker, _ = dial("x")
     first, half = broker.say("talk", 0), "x" * (MAX_HELD_BYTES // 2)
     broker.core.sync()
@@ -152,9 +152,7 @@ def test_what_waits_while_it_catches_up_is_bounded_by_bytes(dial: Dial) -> None:
     assert session.held_size == 0
 
 
-def test_what_is_dropped_while_the_last_of_it_is_read_follows_from_the_log(
-    dial: Dial, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_dropped_during_catch_up_are_sent_from_the_log(dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_spool, "MAX_HELD", 3)
     broker, _ = dial("x")
     first, large = broker.say("talk", 0), "x" * LOW_WATER
@@ -174,7 +172,7 @@ def test_what_is_dropped_while_the_last_of_it_is_read_follows_from_the_log(
     assert [content[:1] for content in sent(frames)] == list("12345678")
 
 
-def test_what_was_not_on_disk_when_it_began_is_sent_too(dial: Dial) -> None:
+def test_messages_not_yet_on_disk_at_the_start_are_sent(dial: Dial) -> None:
     broker, _ = dial("x")
     first = broker.say("talk", 0)
     broker.core.sync()
@@ -195,7 +193,7 @@ def test_what_was_not_on_disk_when_it_began_is_sent_too(dial: Dial) -> None:
     assert sent(told(broker, session)) == [1, 2, 3], "from the cursor on"
 
 
-def test_what_was_refused_before_it_was_on_disk_is_sent_once_more(dial: Dial) -> None:
+def test_messages_refused_before_they_were_on_disk_are_sent_again(dial: Dial) -> None:
     broker, session = dial("talk", direction="out")
     assert told(broker, session) == []
     message = broker.say("talk", 1)  # no thread has told the loop yet that it is on disk
@@ -208,7 +206,7 @@ def test_what_was_refused_before_it_was_on_disk_is_sent_once_more(dial: Dial) ->
     assert sent(told(broker, session)) == [1]
 
 
-def test_the_cursor_moves_when_what_was_sent_has_arrived(dial: Dial, tmp_path: Path) -> None:
+def test_the_cursor_advances_once_sent_messages_have_arrived(dial: Dial, tmp_path: Path) -> None:
     broker, session = dial("talk", direction="out")
     message = broker.say("talk", 1)
     broker.core.sync()
@@ -229,7 +227,7 @@ def test_the_cursor_moves_when_what_was_sent_has_arrived(dial: Dial, tmp_path: P
     assert kept == [broker.clock() + KEEP_MS - MARGIN_MS, message.seq]
 
 
-def test_what_the_broker_could_not_take_is_sent_once_more(dial: Dial) -> None:
+def test_messages_refused_by_the_broker_are_sent_once_more(dial: Dial) -> None:
     broker, session = dial("talk", direction="out")
     one, two = broker.say("talk", 1), broker.say("talk", 2)
     broker.core.sync()
@@ -247,7 +245,7 @@ def test_what_the_broker_could_not_take_is_sent_once_more(dial: Dial) -> None:
     assert session.spool.cursor >= two.seq
 
 
-def test_a_broker_that_does_not_answer_is_left(dial: Dial) -> None:
+def test_the_link_to_a_silent_broker_is_closed(dial: Dial) -> None:
     broker, session = dial("talk", direction="in")
     session.tick(broker.clock() + ANSWER_MS)
     assert session.closing is None
@@ -259,7 +257,7 @@ def test_a_broker_that_does_not_answer_is_left(dial: Dial) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"url": "http://x"}, {"url": URL, "channels": []}, {"url": URL, "direction": "up"}, {"key": "x" * 1025}]
 )
-def test_wrong_peers_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_peer_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         settings(peers=[{"url": URL, "channels": ["a"], **wrong}])
     with pytest.raises(ValidationError, match="the same url twice"):
@@ -304,7 +302,7 @@ def test_the_id_of_gateways_goes_with_a_message(dial: Dial) -> None:
     assert [frame[3][6] for frame in broker.frames(gateway)] == [last.id]
 
 
-def test_an_id_that_something_else_has_silences_nothing(dial: Dial) -> None:
+def test_a_forged_gateway_id_suppresses_no_message(dial: Dial) -> None:
     broker, session = dial("talk")
     ear, alice, at = broker.toy("talk"), Publisher(1), broker.clock()
     id = "0190b3c2-1111-7abc-8def-000000000001"
@@ -350,7 +348,7 @@ def test_a_link_is_slowed_and_loses_nothing(dial: Dial) -> None:
     assert broker.core.metrics.counts["refused"] == {}
 
 
-def test_what_waits_here_is_asked_for_again_after_a_restart(dial: Dial, tmp_path: Path) -> None:
+def test_the_cursor_does_not_pass_a_message_that_waits(dial: Dial, tmp_path: Path) -> None:
     broker, session = dial("talk", direction="in")
     hear(session, [2, 2, "link 1", "talk", 0])
     hear(session, [2, 6, "link 2", "talk", 0])

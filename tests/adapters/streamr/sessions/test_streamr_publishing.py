@@ -1,4 +1,4 @@
-"""What clients publish: versions, signatures, content and duplicates."""
+"""Publishing by clients covers versions, signatures, content and duplicates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_versions_are_converted_and_the_content_never_is(broker: Any, alice: Any
     assert frame == [1, 0, [30, row[1], None, 27, row[7], 2, row[10]]]
 
 
-def test_each_pair_of_versions_is_written_once_for_all_who_want_it(
+def test_each_pair_of_versions_is_encoded_once_for_all_subscribers(
     broker: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
@@ -119,7 +119,7 @@ def test_a_signature_must_be_the_publishers(broker: Any, alice: Any, bob: Any) -
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "in a run"])
-def test_forged_signatures_are_held_against_who_brings_them(
+def test_forged_signatures_count_as_malformed_input_of_their_connection(
     broker: Any, alice: Any, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
     session, offences = broker.open(), list[int]()
@@ -137,7 +137,7 @@ def test_forged_signatures_are_held_against_who_brings_them(
 
 
 @pytest.mark.parametrize("length", ["bytes", "units"])
-def test_both_lengths_of_the_ethereum_prefix_are_good(broker: Any, alice: Any, length: str) -> None:
+def test_both_lengths_of_the_ethereum_prefix_are_accepted(broker: Any, alice: Any, length: str) -> None:
     content = '{"tree":"\U0001f333 é"}'
     row = alice.message("s", content, broker.clock())
     text = f"s0{broker.clock()}0{alice.address}chain{content}"
@@ -148,7 +148,7 @@ def test_both_lengths_of_the_ethereum_prefix_are_good(broker: Any, alice: Any, l
 
 
 @pytest.mark.parametrize("partition", ["", "0"])
-def test_both_payloads_of_legacy_signatures_are_good(broker: Any, alice: Any, partition: str) -> None:
+def test_both_payloads_of_legacy_signatures_are_accepted(broker: Any, alice: Any, partition: str) -> None:
     row = alice.message("s", "1", broker.clock())
     row[9:] = [1, alice.sign(f"s{partition}{broker.clock()}{alice.address}1")]
     toy = broker.toy("s")
@@ -182,7 +182,7 @@ def test_a_new_group_key_is_not_shown_to_versions_that_cannot_carry_it(broker: A
     assert broker.frames(old) == []
 
 
-def test_rotations_of_s2_are_for_readers_of_version_32_alone(broker: Any, alice: Any) -> None:
+def test_key_rotations_of_s2_reach_only_readers_of_version_32(broker: Any, alice: Any) -> None:
     new, old = broker.listener("s"), broker.listener("s", controlLayerVersion="1", messageLayerVersion="31")
     row = alice.message("s", "abcdef", broker.clock(), kind=32, encryption=2, group_key="k1")
     assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
@@ -199,7 +199,7 @@ def test_timestamps_are_not_far_in_the_future(broker: Any, alice: Any) -> None:
     )
 
 
-def test_what_comes_late_is_shown_on_its_own_protocol_only(broker: Any, alice: Any) -> None:
+def test_late_messages_are_delivered_only_on_streamr(broker: Any, alice: Any) -> None:
     toy, reader = broker.toy("s"), broker.listener("s")
     broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock() - 600_001), None])
     broker.ask(broker.open(), [2, 8, "r", alice.message("s", 2, broker.clock() - 600_000), None])
@@ -213,7 +213,7 @@ def test_only_group_key_messages_belong_to_the_key_exchange(broker: Any, alice: 
         assert f"{kind} can only occur on stream ids of form SYSTEM/keyexchange/{{address}}" in text
 
 
-def test_unsigned_messages_name_nobody_or_the_connections_own_address(broker: Any, alice: Any, unsigned: Any) -> None:
+def test_unsigned_messages_may_name_only_the_user_of_their_token(broker: Any, alice: Any, unsigned: Any) -> None:
     toy, session, now = broker.toy("s"), broker.open(), broker.clock()
     assert broker.ask(session, [2, 8, "r", unsigned("s", 1, now), None]) == []
     row = unsigned("s", 2, now, publisher=alice.address)
@@ -230,7 +230,7 @@ def test_unsigned_messages_name_nobody_or_the_connections_own_address(broker: An
 # Duplicates
 
 
-def test_a_repeated_message_goes_nowhere_and_is_no_error(broker: Any, alice: Any, unsigned: Any) -> None:
+def test_a_repeated_message_is_ignored_without_an_error(broker: Any, alice: Any, unsigned: Any) -> None:
     toy, session = broker.toy("s"), broker.open()
     for row in (alice.message("s", 1, broker.clock()), unsigned("s", 2, broker.clock())):
         for _ in range(3):
@@ -249,7 +249,7 @@ def test_a_signed_id_belongs_to_one_content(broker: Any, alice: Any, unsigned: A
     assert contents(toy) == [b"1", b"3", b"4"]
 
 
-def test_what_was_signed_is_not_cut_into_other_fields(broker: Any, alice: Any) -> None:
+def test_a_signed_text_split_into_other_fields_is_not_published(broker: Any, alice: Any) -> None:
     """A signature covers its fields without anything between them: `[..., 12, 34]` signs for `[..., 123, 4]`."""
     toy, thief, at = broker.toy("s"), broker.open(), broker.clock() + 3
     first = alice.message("s", 1, at, 12)

@@ -1,4 +1,4 @@
-"""Recorded conversations: the genuine broker's answers to probes, and genuine clients with a stub.
+"""Recorded conversations with the genuine broker and genuine clients are replayed with equal answers.
 
 What differs on purpose stands in `DEPARTURES` with its reason.
 """
@@ -74,7 +74,7 @@ def reference(make_broker: Callable[..., Any]) -> Any:
     return broker
 
 
-def test_the_genuine_brokers_answers(reference: Any) -> None:
+def test_probes_get_the_answers_of_the_genuine_broker(reference: Any) -> None:
     sessions = {
         f"control {control} / message {message}": reference.open(
             {"controlLayerVersion": str(control), "messageLayerVersion": str(message)}, f"streamr:{USER}"
@@ -107,7 +107,7 @@ def test_the_genuine_brokers_answers(reference: Any) -> None:
 
 
 @pytest.mark.parametrize("probe", BROKER["upgrade"], ids=lambda probe: probe["query"] or "none")
-def test_the_genuine_brokers_handshakes(broker: Any, probe: Any) -> None:
+def test_handshakes_get_the_answers_of_the_genuine_broker(broker: Any, probe: Any) -> None:
     query = dict(pair.split("=") for pair in probe["query"].lstrip("?").split("&") if pair)
     answer = broker.adapter.accept(ConnectionRequest(Principal("streamr:anonymous"), "/api/v1/ws", query))
     if probe.get("body", "").startswith("Missing version negotiation!"):
@@ -136,7 +136,7 @@ def is_ours(frame: Any) -> bool:
 
 
 @pytest.mark.parametrize("client", ["2.2.7", "4.1.6", "5.1.0"])
-def test_what_genuine_clients_were_told(make_broker: Callable[..., Any], client: str) -> None:
+def test_recorded_clients_get_the_recorded_answers(make_broker: Callable[..., Any], client: str) -> None:
     transcript = json.loads((VECTORS / "transcripts" / f"client-{client}.json").read_text())["transcript"]
     broker = make_broker(streams={"stub/part": 5})
     tokens = users(transcript)

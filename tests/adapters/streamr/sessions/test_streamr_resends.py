@@ -1,4 +1,4 @@
-"""Resends: what was said comes back, in order, with exactly one outcome."""
+"""Resends return messages in order, with exactly one outcome."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_resend_request_of_s1(history: Any, options: list[Any], numbers: lis
     assert {(*frame[:3], frame[3][0]) for frame in frames[1:-1]} == {(1, 1, "sub", 30)}
 
 
-def test_the_number_of_a_subscription_of_s1_comes_back(history: Any) -> None:
+def test_a_resend_of_s1_is_answered_with_its_subscription_number(history: Any) -> None:
     session = history.open({"controlLayerVersion": "1", "messageLayerVersion": "30"})
     frames = history.ask(session, [1, 11, "s", 0, 234, None, 2, None, None])
     assert [frame[2] if frame[1] == 1 else frame[4] for frame in frames] == [234] * 4
@@ -118,18 +118,18 @@ def test_the_number_of_a_subscription_of_s1_comes_back(history: Any) -> None:
         [2, 11, "r", "s/@0", 0, 5, None],
     ],
 )
-def test_where_there_is_nothing_no_resend_is_the_outcome(history: Any, frame: list[Any]) -> None:
+def test_an_empty_resend_is_answered_with_no_resend(history: Any, frame: list[Any]) -> None:
     assert history.ask(history.open(), frame) == [[2, 6, "r", frame[3], 0]]
     assert not history.core.channels.exists("other"), "asking makes no channel"
 
 
-def test_a_partition_that_is_not_there_has_no_past(broker: Any) -> None:
+def test_a_resend_from_an_unknown_partition_is_refused(broker: Any) -> None:
     assert broker.ask(broker.open(), [2, 11, "r", "s", 7, 5, None]) == [
         [2, 7, "r", "Resend request failed: Partition 7 is out of range (0..0)", "REQUEST_FAILED"]
     ]
 
 
-def test_the_past_of_a_partition_is_its_own(make_broker: Callable[..., Any]) -> None:
+def test_a_resend_has_only_the_messages_of_its_partition(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(streams={"wide": 3})
     broker.say("wide#2", {"n": 2})
     broker.say("wide", {"n": 0})
@@ -139,7 +139,7 @@ def test_the_past_of_a_partition_is_its_own(make_broker: Callable[..., Any]) -> 
         assert {frame[4] for frame in frames if frame[1] != 1} == {partition}
 
 
-def test_who_may_not_read_the_past_is_told_so(make_broker: Callable[..., Any], alice: Any) -> None:
+def test_a_resend_without_the_right_is_refused(make_broker: Callable[..., Any], alice: Any) -> None:
     broker = make_broker(grants={f"streamr:{alice.address}": ("history:s",), "streamr:anonymous": ("subscribe:s",)})
     broker.say("s", {"n": 1})
     assert broker.ask(broker.open(), [2, 11, "r", "s", 0, 1, None]) == [
@@ -151,7 +151,7 @@ def test_who_may_not_read_the_past_is_told_so(make_broker: Callable[..., Any], a
     assert outcome(broker.ask(broker.open(), [2, 11, "r", "s", 0, 1, broker.token(alice)]))[1] == [1]
 
 
-def test_what_is_resent_is_what_was_heard_live(history: Any) -> None:
+def test_resent_messages_equal_live_ones(history: Any) -> None:
     reader = history.listener("s")
     history.say("s", {"n": 4, "é": "\U0001f333"})
     (live,) = history.frames(reader)
@@ -175,7 +175,7 @@ def test_a_message_of_s1_is_resent_while_it_lives(broker: Any, version: float) -
 
 
 @pytest.mark.parametrize("ttl", [0, 0.0, None])
-def test_a_message_of_s1_without_a_time_to_live_is_resent_for_ever(broker: Any, ttl: float | None) -> None:
+def test_a_message_of_s1_without_a_time_to_live_never_expires(broker: Any, ttl: float | None) -> None:
     """0 is what the broker of 2018 wrote where its producer said nothing."""
     flat = [30, "s", 0, broker.clock(), 0, "", None, None, ttl, 27, '{"n":1}', 0, ""]
     assert broker.ask(broker.open(), [1, 8, flat, "key", None]) == []
@@ -259,7 +259,7 @@ def test_many_resends_at_a_time_hold_further_requests_back(broker: Any) -> None:
         assert outcome([frame for frame in frames if frame[2] == f"r{number}"]) == ([4, 5], list(range(2 * SLICE)))
 
 
-def test_who_loses_the_right_in_the_middle_is_told_no_more(make_broker: Callable[..., Any], alice: Any) -> None:
+def test_revoking_the_right_ends_a_running_resend(make_broker: Callable[..., Any], alice: Any) -> None:
     broker = make_broker(grants={f"streamr:{alice.address}": ("history:s",), "streamr:anonymous": ("publish:*",)})
     Revocation(broker.access, broker.bus, broker.core.posted.put)
     for number in range(8 * SLICE):
@@ -286,7 +286,7 @@ def test_who_loses_the_right_in_the_middle_is_told_no_more(make_broker: Callable
     assert sessions[1].closing == (POLICY, RIGHT_ENDED)
 
 
-def test_who_leaves_in_the_middle_leaves_nothing_behind(broker: Any) -> None:
+def test_disconnecting_during_a_resend_leaves_no_state(broker: Any) -> None:
     for number in range(4 * SLICE):
         broker.say("s", {"n": number})
     session = broker.open()
@@ -297,9 +297,7 @@ def test_who_leaves_in_the_middle_leaves_nothing_behind(broker: Any) -> None:
     assert (session.resends, session.data_to_send()) == ({}, [])
 
 
-def test_an_index_that_fails_on_the_way_ends_the_resend_with_an_error(
-    broker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_failure_ends_a_running_resend_with_an_error(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4 * SLICE):
         broker.say("s", {"n": number})
         broker.clock.now += 1

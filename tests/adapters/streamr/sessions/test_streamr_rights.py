@@ -1,4 +1,4 @@
-"""Who a connection belongs to, and what it may do."""
+"""Tokens, keys and signatures identify a connection and decide its rights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.adapters.streamr.sessions.answers import FAILED, contents, error
 # Who is who
 
 
-def test_a_session_token_tells_who_a_connection_is(broker: Any, alice: Any, bob: Any) -> None:
+def test_a_session_token_identifies_the_connection(broker: Any, alice: Any, bob: Any) -> None:
     session = broker.open()
     broker.ask(session, [2, 9, "r", "s", 0, broker.token(alice)])
     assert session.who.identity == alice.address
@@ -40,7 +40,7 @@ def test_the_session_tokens_of_a_connection_are_bounded(
     assert session.who.identity == alice.address
 
 
-def test_who_comes_with_a_token_or_a_key_is_not_taken_for_whom_it_publishes(
+def test_publishing_for_another_author_does_not_rebind_the_connection(
     broker: Any, alice: Any, bob: Any, unsigned: Any
 ) -> None:
     session, token = broker.open(), broker.token(alice)
@@ -113,7 +113,7 @@ def test_clients_of_3_x_may_subscribe_to_the_stream_of_their_own_address(
     assert error(guarded.ask(session, [2, 10, "r", alice.address, 0]))
 
 
-def test_an_unknown_token_is_told_apart_from_a_missing_right(guarded: Any, unsigned: Any) -> None:
+def test_an_unknown_token_and_a_missing_right_get_different_errors(guarded: Any, unsigned: Any) -> None:
     session = guarded.open()
     assert error(guarded.ask(session, [2, 9, "r", "s", 0, "made up"])) == (
         "Authentication failed while trying to subscribe to stream s",
@@ -126,7 +126,7 @@ def test_an_unknown_token_is_told_apart_from_a_missing_right(guarded: Any, unsig
     )
 
 
-def test_a_key_exchange_is_for_those_who_may_do_something_here(make_broker: Any, alice: Any, bob: Any) -> None:
+def test_a_key_exchange_requires_a_right_on_some_stream(make_broker: Any, alice: Any, bob: Any) -> None:
     broker = make_broker(grants={f"streamr:{alice.address}": ("subscribe:s",)})
     stream = f"SYSTEM/keyexchange/{alice.address}"
     listen, session = [2, 9, "r", stream, 0, None], broker.open()
@@ -137,7 +137,7 @@ def test_a_key_exchange_is_for_those_who_may_do_something_here(make_broker: Any,
     assert broker.ask(session, [*listen[:-1], broker.token(alice)]) == [[2, 2, "r", stream, 0]]
 
 
-def test_who_asked_is_whose_right_a_subscription_needs(guarded: Any, bob: Any) -> None:
+def test_a_subscription_needs_the_right_of_the_requesting_user(guarded: Any, bob: Any) -> None:
     session = guarded.open()
     guarded.ask(session, [2, 9, "r", "s", 0, guarded.token(bob)])
     guarded.ask(session, [2, 9, "r", "open", 0, None])
@@ -145,11 +145,11 @@ def test_who_asked_is_whose_right_a_subscription_needs(guarded: Any, bob: Any) -
     assert session.subscription_principal("open").name == "streamr:anonymous"
 
 
-def test_with_authentication_off_an_unknown_token_is_nothing(broker: Any) -> None:
+def test_without_authentication_an_unknown_token_is_ignored(broker: Any) -> None:
     assert broker.ask(broker.open(), [2, 9, "r", "s", 0, "from before a restart"])[0][1] == 2
 
 
-def test_a_signature_is_as_good_as_a_token(guarded: Any, alice: Any, bob: Any) -> None:
+def test_a_signed_message_needs_no_token(guarded: Any, alice: Any, bob: Any) -> None:
     toy, session, now = guarded.toy("s"), guarded.open(), guarded.clock()
     assert guarded.ask(session, [2, 8, "r", alice.message("s", 1, now), None]) == []
     text, code = error(guarded.ask(session, [2, 8, "r", bob.message("s", 2, now), None]))
@@ -158,7 +158,7 @@ def test_a_signature_is_as_good_as_a_token(guarded: Any, alice: Any, bob: Any) -
     assert contents(toy) == [b"1"]
 
 
-def test_an_api_key_of_the_gateway_is_as_good_as_a_token(guarded: Any, bob: Any, unsigned: Any) -> None:
+def test_an_api_key_is_accepted_as_a_session_token(guarded: Any, bob: Any, unsigned: Any) -> None:
     toy, now = guarded.toy("s"), guarded.clock()
     assert guarded.ask(guarded.open(), [2, 8, "r", unsigned("s", 1, now), "trellis_machine"]) == []
     s1 = [1, 8, unsigned("s", 2, now), "trellis_machine", None]
@@ -174,7 +174,7 @@ KEYED: dict[str, Callable[[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("way", [*KEYED, "url"])
-def test_whichever_way_a_key_comes_it_says_who_the_connection_is(guarded: Any, unsigned: Any, way: str) -> None:
+def test_an_api_key_in_any_place_identifies_the_connection(guarded: Any, unsigned: Any, way: str) -> None:
     number = guarded.bus.peers.identity("rest", "machine", "machine").number
     session = guarded.open({})
     if way == "url":  # as `gateway.listeners.admission` does
@@ -195,7 +195,7 @@ def derived(username: str) -> str:
     return "0x" + sha256(username.encode()).hexdigest()
 
 
-def test_a_username_stands_for_its_user_however_they_logged_in(guarded: Any, alice: Any, unsigned: Any) -> None:
+def test_a_username_names_its_user_after_every_kind_of_login(guarded: Any, alice: Any, unsigned: Any) -> None:
     token, by_url = guarded.token(alice), guarded.open()
     by_url.principal = guarded.access.principal_of("trellis_machine")
     machine = guarded.bus.peers.identity("rest", "machine", "machine")
@@ -221,7 +221,9 @@ def test_a_username_stands_for_its_user_however_they_logged_in(guarded: Any, ali
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_username_stands_for_nobody_else(guarded: Any, alice: Any, bob: Any, unsigned: Any, at_once: bool) -> None:
+def test_the_username_of_another_user_is_refused(
+    guarded: Any, alice: Any, bob: Any, unsigned: Any, at_once: bool
+) -> None:
     guarded.access.set_grants({"anonymous": ("*:*",)})
     names = {"machine": "trellis_machine", checksum(alice.address): guarded.token(alice), "anonymous": None, "": None}
     tokens = [*names.values(), guarded.token(bob), None]
@@ -263,7 +265,7 @@ def test_a_connection_ends_with_the_key_that_it_showed(guarded: Any) -> None:
     assert [session.closing and session.closing.code for session in sessions] == [1008, None]
 
 
-def test_with_a_key_and_another_users_token_a_connection_is_nobodys(guarded: Any, alice: Any, unsigned: Any) -> None:
+def test_a_connection_with_a_key_and_anothers_token_becomes_a_link(guarded: Any, alice: Any, unsigned: Any) -> None:
     session, now = guarded.open(), guarded.clock()
     for number, token in enumerate(("trellis_machine", guarded.token(alice))):
         assert guarded.ask(session, [2, 8, "r", unsigned("s", number, now, number), token]) == []
@@ -280,7 +282,7 @@ def test_too_many_requests_are_refused(broker: Any, unsigned: Any) -> None:
     assert error(broker.ask(broker.open(), [2, 8, "r", row, None])) == (f"Publish {expected}", FAILED)
 
 
-def test_nothing_is_taken_while_the_disk_cannot(broker: Any, unsigned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_wait_while_the_log_is_congested(broker: Any, unsigned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session = broker.open()
     monkeypatch.setattr(broker.core.log, "congested", True)
     assert broker.ask(session, [2, 8, "r", unsigned("s", 1, broker.clock()), None]) == []

@@ -1,4 +1,4 @@
-"""What control frames do on the bus: one connection at a time, without an event loop."""
+"""Control frames take effect on the bus: one connection at a time, without an event loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OUTDATED = "Are you using an outdated library?"
         ("2", "29", "Unsupported version: 29, message: Supported MessageLayer versions: [30,31,32]."),
     ],
 )
-def test_unsupported_versions_are_refused_in_the_references_words(
+def test_unsupported_versions_are_refused_with_the_text_of_the_reference(
     broker: Any, control: str, message: str, text: str
 ) -> None:
     query = {"controlLayerVersion": control, "messageLayerVersion": message}
@@ -53,7 +53,7 @@ def test_versions_that_are_not_asked_for_are_those_of_the_first_frame(broker: An
     assert (frame[0], frame[-1][0]) == heard
 
 
-def test_the_first_frame_that_publishes_tells_the_message_version(broker: Any) -> None:
+def test_the_first_publish_frame_sets_the_message_version(broker: Any) -> None:
     session = broker.open({"controlLayerVersion": "1"})
     row = [31, ["s", 0, broker.clock(), 0, "", ""], None, 27, 0, "1", 0, None]
     assert broker.ask(session, [1, 8, row, None]) == []
@@ -71,7 +71,7 @@ def test_a_broken_first_frame_is_answered_in_the_version_it_seems_to_have(broker
 
 
 @pytest.mark.parametrize("number", ["{}.0", "{}e0"])
-def test_an_integer_is_one_however_it_is_written(broker: Any, number: str) -> None:
+def test_integers_are_accepted_in_every_json_notation(broker: Any, number: str) -> None:
     """As in JavaScript, where 2.0 is 2."""
     two, nine, eight, version = (number.format(value) for value in (2, 9, 8, 32))
     reader, toy = broker.open({}), broker.toy("s")
@@ -99,7 +99,7 @@ def test_one_delivery_for_each_message_however_often_subscribed(broker: Any) -> 
     )
 
 
-def test_partitions_are_channels_of_their_own(make_broker: Callable[..., Any]) -> None:
+def test_each_partition_is_a_separate_channel(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(streams={"wide": 3})
     sessions = [broker.listener("wide", partition) for partition in range(3)]
     broker.say("wide#2", "two")
@@ -113,13 +113,13 @@ def test_partitions_are_channels_of_their_own(make_broker: Callable[..., Any]) -
 
 
 @pytest.mark.parametrize("name", ["tab\there", "x" * 256, "a/@b"])
-def test_what_can_be_no_channel_is_not_found(broker: Any, name: str) -> None:
+def test_an_invalid_channel_name_is_not_found(broker: Any, name: str) -> None:
     assert error(broker.ask(broker.open(), [2, 9, "r", name, 0, None])) == (f"Stream {name} not found.", "NOT_FOUND")
     row = [32, [name, 0, broker.clock(), 0, "", ""], None, 27, 0, 0, None, "1", None, 0, None]
     assert error(broker.ask(broker.open(), [2, 8, "r", row, None])) == (f"Stream {name} not found.", "NOT_FOUND")
 
 
-def test_only_configured_channels_exist_where_that_is_the_setting(make_broker: Callable[..., Any]) -> None:
+def test_only_configured_channels_exist_if_creation_is_off(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(create=False)
     broker.core.channels.configure("made")
     session = broker.open()
@@ -142,7 +142,7 @@ def test_the_request_id_is_in_the_error_whenever_it_can_be_read(broker: Any) -> 
         assert broker.ask(session, frame)[0][2] == "id"
 
 
-def test_whoever_leaves_hears_nothing_more(broker: Any, alice: Any) -> None:
+def test_a_session_that_ended_receives_nothing(broker: Any, alice: Any) -> None:
     session = broker.listener("s")
     broker.ask(session, [2, 9, "r", f"SYSTEM/keyexchange/{alice.address}", 0, None])
     session.receive_eof()
@@ -153,7 +153,7 @@ def test_whoever_leaves_hears_nothing_more(broker: Any, alice: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_no_frame_whatever_raises(broker: Any, data: st.DataObject) -> None:
+def test_no_frame_raises_an_exception(broker: Any, data: st.DataObject) -> None:
     atoms = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
     atoms |= st.sampled_from(["s", "s/@0", "SYSTEM/keyexchange/0x" + "a" * 40, "gateway/x", broker.clock()])
     rows = st.tuples(
@@ -178,7 +178,7 @@ def test_no_frame_whatever_raises(broker: Any, data: st.DataObject) -> None:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_nothing_that_is_not_as_it_was_signed_reaches_the_bus(
+def test_altered_signed_messages_never_reach_the_bus(
     broker: Any, alice: Any, recovered: Callable[..., str], data: st.DataObject
 ) -> None:
     broker.clock.now += 1

@@ -1,4 +1,4 @@
-"""The network layer and the tracker on a real gateway, in both shells."""
+"""The network layer and the tracker work on a real gateway, in both shells."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def ask(socket: ClientConnection, frame: Any) -> Any:
     return await told(socket)
 
 
-async def test_nodes_of_both_forms_hear_what_programs_say(server: Server) -> None:
+async def test_nodes_of_both_forms_receive_messages_of_programs(server: Server) -> None:
     url = f"ws://{server.http}/network"
     async with connect(url) as one, connect(url) as two, httpx.AsyncClient(base_url=f"http://{server.http}") as rest:
         answer = await ask(one, ["4.4.3", 4, "one", [2, 9, "r", "side", 0, None]])
@@ -73,7 +73,7 @@ async def test_many_messages_come_wrapped_and_whole(server: Server) -> None:
         assert heard == list(range(300))
 
 
-async def test_nodes_are_told_of_each_other(server: Server) -> None:
+async def test_the_tracker_announces_nodes_to_each_other(server: Server) -> None:
     url = f"ws://{server.http}/tracker"
     async with connect(f"{url}?address=ws%3A%2F%2Fone") as one:
         async with connect(url, additional_headers={"streamr-peer-id": "two"}) as two:

@@ -1,4 +1,4 @@
-"""The tracker's sessions: nodes on a real bus report streams and are told their neighbours."""
+"""Nodes on a real bus report streams to the tracker and receive their neighbours."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TrackedNode:
         return [json.loads(payload(frame)) for frame in self.session.data_to_send()]
 
 
-def test_a_status_is_answered_by_who_else_is_there_with_a_rising_counter(broker: Any) -> None:
+def test_a_status_is_answered_with_neighbours_and_a_rising_counter(broker: Any) -> None:
     one, two = TrackedNode(broker, address="ws://one"), TrackedNode(broker, address="ws://two")
     [first] = one.ask(2, 1, "r1", {"streams": {"my/s::3": {"inboundNodes": []}}})
     assert first[:6] == [2, 2, "r1", "my/s", 3, []]
@@ -85,7 +85,7 @@ def test_each_node_is_answered_in_its_version_and_numbers(broker: Any, version: 
     assert answer == [[version, 4 + offset, "r", "s", 0, ["ws://gateway.example:8080/network"]]]
 
 
-def test_a_partition_that_there_is_not_is_kept_by_nobody(broker: Any) -> None:
+def test_an_unknown_partition_has_no_storage_nodes(broker: Any) -> None:
     assert TrackedNode(broker).ask(2, 3, "r", "s", 1) == [[2, 4, "r", "s", 1, []]]
 
 
@@ -103,7 +103,7 @@ def test_streams_are_reported_in_any_known_form(broker: Any, streams: Any, expec
 
 
 @pytest.mark.parametrize("streams", [7, "s", [7], [None], {"": {}}, [{"streamId": 7}], [{"id": "s", "partition": -1}]])
-def test_what_are_no_streams_is_refused_and_the_node_stays(broker: Any, streams: Any) -> None:
+def test_invalid_streams_are_refused_and_the_node_stays_connected(broker: Any, streams: Any) -> None:
     node = TrackedNode(broker, id="n")
     [refused] = node.ask(2, 1, "r", {"streams": streams})
     assert refused[:5] == [2, 6, "r", "INVALID_REQUEST", "n"]
@@ -129,7 +129,7 @@ def test_messages_are_relayed_to_the_node_that_they_are_for(broker: Any) -> None
     assert one.ask(*offer)[0][:4] == [2, 6, "r", "RTC_UNKNOWN_PEER"]
 
 
-def test_who_comes_again_under_its_name_is_the_one_that_is_reached(broker: Any) -> None:
+def test_a_reconnected_node_receives_messages_to_its_name(broker: Any) -> None:
     one, old, new = TrackedNode(broker, id="one"), TrackedNode(broker, id="two"), TrackedNode(broker, id="two")
     old.session.receive_eof()
     offer = [2, 5, "r", {"peerId": "one"}, "two", "rtcOffer", {}]
@@ -140,19 +140,19 @@ def test_who_comes_again_under_its_name_is_the_one_that_is_reached(broker: Any) 
 @pytest.mark.parametrize(
     "frame", [[2, 2, "r", "s", 0, [], 1], [2, 15, "r", "s", 0, [], 1], [2, 4, "r", "s", 0, []], [2, 6, "r", "X", "n"]]
 )
-def test_what_only_trackers_send_is_refused(broker: Any, frame: list[Any]) -> None:
+def test_messages_that_only_trackers_send_are_refused(broker: Any, frame: list[Any]) -> None:
     [answer] = TrackedNode(broker).ask(*frame)
     assert answer[:4] == [2, 6, "r", "INVALID_REQUEST"]
     assert answer[5] == f"Unknown request type: {frame[1]}", "as the node wrote it"
 
 
-def test_a_name_that_cannot_be_shown_is_no_name(broker: Any) -> None:
+def test_an_invalid_node_name_is_replaced_by_the_peer_number(broker: Any) -> None:
     for name in ("x" * (MAX_NAME + 1), "tab\t", ""):
         session = TrackedNode(broker, id=name).session
         assert session.name == str(session.peer.number)
 
 
-def test_rights_decide_whose_neighbour_somebody_is(make_broker: Callable[..., Any]) -> None:
+def test_a_status_requires_the_right_for_each_stream(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(grants={"streamr:k": ("subscribe:s",)})
     refusal = broker.adapter.accept(ConnectionRequest(Principal("streamr:anonymous"), "/tracker", {}, {}))
     assert (refusal.status, refusal.text.startswith("the tracker is only for peers with some right")) == (403, True)
@@ -161,7 +161,7 @@ def test_rights_decide_whose_neighbour_somebody_is(make_broker: Callable[..., An
     assert node.ask(2, 1, "r", {"streams": ["s", "t"]})[0][1:4] == [6, "r", "PERMISSION_DENIED"]
 
 
-def test_what_a_node_reports_is_bounded(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_reported_streams_of_a_node_is_bounded(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker_session, "MAX_PARTS", 2)
     node = TrackedNode(broker)
     assert node.ask(2, 1, "r", {"streams": ["a", "b", "c"]})[0][1] == 6
@@ -169,7 +169,7 @@ def test_what_a_node_reports_is_bounded(broker: Any, monkeypatch: pytest.MonkeyP
     assert node.ask(2, 1, "r", {"streams": ["c"], "singleStream": True})[0][1] == 6
 
 
-def test_the_name_of_who_has_another_key_is_not_taken(make_broker: Callable[..., Any]) -> None:
+def test_a_node_cannot_take_the_name_of_another_principal(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(grants={f"streamr:{name}": ("subscribe:s",) for name in "kl"})
     one, two = TrackedNode(broker, "streamr:k", id="n"), TrackedNode(broker, "streamr:l", id="n")
     again = TrackedNode(broker, "streamr:k", id="n")
@@ -177,7 +177,7 @@ def test_the_name_of_who_has_another_key_is_not_taken(make_broker: Callable[...,
 
 
 @pytest.mark.slow
-def test_a_status_costs_what_is_in_it(broker: Any) -> None:
+def test_the_number_of_instructions_after_a_status_is_bounded(broker: Any) -> None:
     """Fifty bytes were answered by an instruction for each of the stream partitions that were ever reported."""
     node, others = (
         TrackedNode(broker, id="n" * MAX_NAME),
@@ -206,7 +206,9 @@ def test_a_status_costs_what_is_in_it(broker: Any) -> None:
     assert node.session.closing is None
 
 
-def test_who_may_not_be_told_more_now_is_told_how_it_is_then(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_over_the_rate_are_sent_later_with_the_newest_state(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tracker_session, "BURST", 3)
     monkeypatch.setattr(tracker_session, "INSTRUCTIONS_PER_SECOND", 2)
     node, other = TrackedNode(broker, id="n"), TrackedNode(broker, id="o")
@@ -216,7 +218,7 @@ def test_who_may_not_be_told_more_now_is_told_how_it_is_then(broker: Any, monkey
     assert told == [[("d", []), ("e", ["o"])], [("f", [])], []]
 
 
-def test_all_that_nodes_report_is_bounded_and_no_network_has_all_of_it(
+def test_reported_names_are_bounded_for_each_node_network_and_in_total(
     broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracker_session, "MAX_NAME_BYTES", 100)
@@ -232,14 +234,14 @@ def test_all_that_nodes_report_is_bounded_and_no_network_has_all_of_it(
     assert here[1].ask(2, 1, "r", {"streams": ["x" * 100]})[0][1] == 2
 
 
-def test_a_message_to_another_node_is_no_way_to_close_it(broker: Any) -> None:
+def test_an_oversized_relayed_message_is_refused_to_its_sender(broker: Any) -> None:
     one, two = TrackedNode(broker, id="one"), TrackedNode(broker, id="two")
     answer = one.ask(2, 5, "r", {}, "two", "rtcOffer", {"description": "d" * tracker_session.MAX_RELAYED})
     assert "has at most" in answer[0][5]
     assert two.heard() == []
 
 
-def test_to_come_and_go_costs_the_same_however_many_are_there() -> None:
+def test_joining_and_leaving_cost_the_same_in_a_large_crowd() -> None:
     """What is looked at is counted, by the nodes that are compared."""
 
     class Counted:
@@ -263,7 +265,7 @@ def test_to_come_and_go_costs_the_same_however_many_are_there() -> None:
     assert costs[1] <= 2 * costs[0]
 
 
-def test_who_asks_too_much_is_told_so(broker: Any) -> None:
+def test_requests_over_the_rate_are_refused(broker: Any) -> None:
     node = TrackedNode(broker)
     broker.bus.throttle = Throttle(Limits(peer=Rate(rate=1, burst=1)), lambda: 0.0)
     assert node.ask(2, 3, "r", "s", 0)[0][1] == 4
@@ -286,7 +288,7 @@ frames = st.binary(max_size=64) | nearly.map(lambda parts: json.dumps([parts[0],
 
 @given(data=st.lists(frames, max_size=8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_fuzzed_bytes_hurt_the_session(broker: Any, data: list[bytes]) -> None:
+def test_fuzzed_bytes_do_not_end_the_session(broker: Any, data: list[bytes]) -> None:
     node = TrackedNode(broker)
     for frame in data:
         node.session.receive_data(frame)

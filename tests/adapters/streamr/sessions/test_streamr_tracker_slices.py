@@ -1,4 +1,4 @@
-"""A status with many stream partitions is applied in slices, between which everybody else is served."""
+"""A status with many stream partitions is applied in slices, between which other connections are served."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_long_one_takes_a_slice_at_a_time(broker: Any) -> None:
     assert frames[0][5] == ["other"]
 
 
-def test_what_a_node_sends_meanwhile_waits_and_comes_next(broker: Any) -> None:
+def test_messages_sent_during_a_status_are_handled_next(broker: Any) -> None:
     one = node(broker, "one")
     report(one, "first", NAMES)
     report(one, "second", NAMES[:1])

@@ -1,4 +1,4 @@
-"""Which nodes a tracker makes neighbours."""
+"""The tracker chooses the neighbours of each node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.adapters.streamr.wire.tracker_messages import PARTS
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sets(st.sampled_from(PARTS))), max_size=40))
-def test_what_nodes_were_told_last_is_always_what_holds(reports: list[tuple[int, set[StreamPart]]]) -> None:
+def test_the_last_instruction_of_each_node_matches_the_topology(reports: list[tuple[int, set[StreamPart]]]) -> None:
     topology: Topology[int] = Topology()
     having: dict[int, dict[StreamPart, None]] = {}
     known: dict[tuple[int, StreamPart], list[int]] = {}
@@ -31,7 +31,7 @@ def test_what_nodes_were_told_last_is_always_what_holds(reports: list[tuple[int,
         assert len(others) == min(len(there) - 1, NEIGHBOURS)
 
 
-def test_everybody_is_reached_from_everybody() -> None:
+def test_every_node_is_reachable_from_every_other() -> None:
     ring: Ring[int] = Ring()
     for number in range(50):
         ring.add(number)

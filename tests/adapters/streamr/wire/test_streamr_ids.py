@@ -34,12 +34,12 @@ def test_a_stream_partition_is_one_channel(stream: tuple[str, int], channel: str
 
 
 @given(names, st.integers(0, 2**53 - 1) | st.just(0))
-def test_every_stream_partition_comes_back(stream_id: str, partition: int) -> None:
+def test_every_stream_partition_survives_the_round_trip(stream_id: str, partition: int) -> None:
     assert ids.stream_of(ids.channel_of(stream_id, partition)) == (stream_id, partition)
 
 
 @given(names)
-def test_every_channel_name_comes_back(channel: str) -> None:
+def test_every_channel_name_survives_the_round_trip(channel: str) -> None:
     assert ids.channel_of(*ids.stream_of(channel)) == channel
 
 
@@ -53,7 +53,7 @@ def test_an_inbox_may_name_an_address() -> None:
 
 
 @pytest.mark.parametrize("stream_id", ["s", "s/@", "/@7", "s/@07", "s/@x", "s/@-1", "s/@0x12", "s/@" + "9" * 5000])
-def test_what_is_no_inbox(stream_id: str) -> None:
+def test_inbox_of_returns_none_for_other_stream_ids(stream_id: str) -> None:
     assert ids.inbox_of(stream_id) is None
 
 

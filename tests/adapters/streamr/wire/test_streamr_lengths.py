@@ -1,4 +1,4 @@
-"""Texts of a peer's choosing have limits, and are looked at for that before they are remembered or looked up."""
+"""Texts chosen by a peer have limits, which are checked before the texts are stored or looked up."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ TOO_LONG: dict[str, tuple[Callable[[bytes], Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", TOO_LONG)
-def test_each_decoder_names_what_is_too_long(name: str) -> None:
+def test_each_decoder_names_the_field_that_is_too_long(name: str) -> None:
     decode, value = TOO_LONG[name]
     with pytest.raises(StreamrError, match=rf"Expected {name.strip()}(\[0\])? to have at most \d+ characters\."):
         decode(json.dumps(value).encode())
@@ -119,7 +119,7 @@ def row(**fields: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["streamId", "publisherId", "msgChainId", "groupKeyId", "signature"])
-def test_the_quick_way_to_read_a_message_has_the_same_limits(name: str) -> None:
+def test_the_fast_message_decoder_has_the_same_limits(name: str) -> None:
     for size, fits in ((MAX_LENGTHS[name], True), (MAX_LENGTHS[name] + 1, False)):
         value = row(**{name: "y" * size})
         wire = json.dumps(value, separators=(",", ":")).encode()
@@ -134,7 +134,7 @@ def test_the_quick_way_to_read_a_message_has_the_same_limits(name: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["requestId", "signature"])
-def test_the_quick_way_to_read_a_request_has_the_same_limits(place: str) -> None:
+def test_the_fast_request_decoder_has_the_same_limits(place: str) -> None:
     size = MAX_LENGTHS[place]
     for length, fits in ((size, True), (size + 1, False)):
         text = "z" * length
@@ -150,7 +150,7 @@ def test_the_quick_way_to_read_a_request_has_the_same_limits(place: str) -> None
             decode_control(frame)
 
 
-def test_a_long_content_is_no_long_name(broker: Any, unsigned: Any) -> None:
+def test_long_content_is_accepted(broker: Any, unsigned: Any) -> None:
     session: StreamrSession = broker.open()
     assert broker.ask(session, [2, 8, "r", unsigned("s", {"text": LONG}, broker.clock()), None]) == []
 

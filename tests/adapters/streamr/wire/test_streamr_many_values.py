@@ -1,4 +1,4 @@
-"""Frames of a MiB that would be hundreds of thousands of values are refused before any of those is made."""
+"""Frames of one MiB with hundreds of thousands of values are refused before any value is made."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_no_reader_makes_many_values(name: str, value: bytes) -> None:
                 read(wire)
 
 
-def test_a_message_that_comes_as_a_text_is_no_way_around(broker: Any) -> None:
+def test_the_limit_of_values_holds_for_a_message_in_a_string(broker: Any) -> None:
     session = broker.open()
     (answer,) = broker.ask(session, [2, 8, "p", ARRAYS.decode(), None])
     assert answer[:3] == [2, 7, "p"]
@@ -85,7 +85,7 @@ def test_a_status_has_room_for_all_partitions_that_a_node_may_report() -> None:
 
 
 @pytest.mark.parametrize("content", ["[" + "[]," * 300_000, '{"a":1,' * 100_000])
-def test_that_a_content_is_no_json_is_said_without_making_values(content: str) -> None:
+def test_invalid_json_content_is_refused_without_making_values(content: str) -> None:
     message = decode_message([32, ["s", 0, 1, 0, "", ""], None, 27, 0, 0, None, content, None, 0, None])
     with (
         no_values(content),

@@ -1,4 +1,4 @@
-"""Whatever is done to a genuine frame, every decoder ends in a value or in the protocol's own error.
+"""Every decoder returns a value or raises its documented error, however a genuine frame is mutated.
 
 The frames are those of the vectors: what the libraries, genuine clients and the reference's broker wrote.
 """
@@ -154,7 +154,7 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_ends_in_a_value_or_in_its_own_error(name: str) -> None:
+def test_a_decoder_returns_a_value_or_raises_its_documented_error(name: str) -> None:
     @given(mutated())
     @settings(deadline=None, max_examples=600, suppress_health_check=list(HealthCheck))
     def holds(data: bytes) -> None:
@@ -191,7 +191,7 @@ def test_a_session_answers_and_lives(make_broker: Any, path: str, versions: dict
 
 
 @pytest.mark.parametrize("path", ["/api/v1/ws", "/network", "/tracker"])
-def test_malformed_input_is_held_against_who_sends_it(broker: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_malformed_input_is_recorded_for_its_session(broker: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     session = broker.adapter.accept(ConnectionRequest(Principal("streamr:anonymous"), path, {}))
     offences: list[int] = []
     monkeypatch.setattr(session, "record_malformed", lambda: offences.append(1))
@@ -211,7 +211,7 @@ REST = [
 
 
 @pytest.mark.parametrize("path", REST)
-def test_a_request_is_answered_by_something_that_is_no_fault(broker: Any, make_caller: Any, path: str) -> None:
+def test_mutated_requests_cause_no_internal_error(broker: Any, make_caller: Any, path: str) -> None:
     call = make_caller(broker)
     call("POST", "/streams", json={"id": "s"})
     shapes = [

@@ -55,14 +55,14 @@ NEW: list[Any] = [
 
 
 @pytest.mark.parametrize("wire", S2 + NEW, ids=str)
-def test_what_is_read_is_written_the_same(wire: Any) -> None:
+def test_decoded_messages_are_encoded_unchanged(wire: Any) -> None:
     message = decode_network(json.dumps(wire))
     assert message.type == (wire[1] if isinstance(wire, list) else wire["code"])
     assert json.loads(encode_network(message)) == wire
 
 
 @pytest.mark.parametrize("name", sorted(READ))
-def test_what_nodes_of_4_4_3_wrote_is_read_and_written_the_same(name: str) -> None:
+def test_messages_of_nodes_4_4_3_survive_the_round_trip(name: str) -> None:
     wire = OLD["wire"][name]
     assert json.loads(encode_network(decode_network(json.dumps(wire)))) == wire
 
@@ -122,7 +122,7 @@ def test_a_wrapped_message_is_taken_out_byte_for_byte() -> None:
         ('{"version":"5.0.0","code":4,"payload":{}}', "Expected serializedControlLayerPayload to not be undefined."),
     ],
 )
-def test_what_is_wrong_is_named_by_its_field(wire: str, text: str) -> None:
+def test_an_invalid_message_is_refused_with_its_field(wire: str, text: str) -> None:
     with pytest.raises(StreamrError) as refused:
         decode_network(wire)
     assert refused.value.message.startswith(text)
@@ -194,7 +194,7 @@ def node(request: pytest.FixtureRequest, broker: Any) -> NetworkNode:
     return NetworkNode(broker, request.param)
 
 
-def test_a_wrapped_message_does_what_it_does_unwrapped(broker: Any, node: NetworkNode, alice: Any) -> None:
+def test_a_wrapped_message_has_the_effect_of_an_unwrapped_one(broker: Any, node: NetworkNode, alice: Any) -> None:
     assert node.ask(2, 9, "r", "s", 0, None) == [[2, 2, "r", "s", 0]]
     broker.say("s", {"from": "elsewhere"})
     [told] = [node.unwrap(frame) for frame in node.heard()]
@@ -228,13 +228,13 @@ def test_old_versions_are_wrapped_too(broker: Any, node: NetworkNode) -> None:
     assert told[2][0] == 30
 
 
-def test_what_the_specification_shows_is_a_subscription(broker: Any) -> None:
+def test_the_example_of_the_specification_subscribes(broker: Any) -> None:
     answer = NetworkNode(broker).send(["4.4.3", 4, "sender", [2, 9, "stream-id", 0, "my-session-token"]])
     assert answer[0][3][:2] == [2, 2]
     assert answer[0][3][3:] == ["stream-id", 0]
 
 
-def test_this_gateway_keeps_every_partition_that_there_is(broker: Any) -> None:
+def test_the_gateway_is_the_storage_node_of_every_partition(broker: Any) -> None:
     node, url = NetworkNode(broker), "wss://gateway.example/network"
     assert node.send(["4.4.3", 2, "node", "s"]) == [["4.4.3", 3, "gw", "s", [url]]]
     find: Any = {"version": "13.0.0", "code": 2, "payload": {"streamId": "s", "streamPartition": 0}}
@@ -249,12 +249,12 @@ def test_this_gateway_keeps_every_partition_that_there_is(broker: Any) -> None:
     }
 
 
-def test_the_operator_says_where_nodes_reach_the_gateway(make_broker: Callable[..., Any]) -> None:
+def test_nodes_get_the_configured_url_of_the_gateway(make_broker: Callable[..., Any]) -> None:
     node = NetworkNode(make_broker(url="wss://public.example/network"))
     assert node.send(["4.4.3", 2, "node", "s"])[0][4] == ["wss://public.example/network"]
 
 
-def test_what_a_node_says_of_itself_is_shown_until_it_is_gone(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_of_a_node_is_reported_until_it_disconnects(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_session, "MAX_STATUS", 16)
     node = NetworkNode(broker)
     number = node.session.peer.number
@@ -271,7 +271,7 @@ def test_what_a_node_says_of_itself_is_shown_until_it_is_gone(broker: Any, monke
     assert broker.bus.sessions() == []
 
 
-def test_what_is_wrong_is_answered_in_a_wrapper_and_the_node_stays(node: NetworkNode) -> None:
+def test_errors_are_answered_in_a_wrapper_and_the_node_stays_connected(node: NetworkNode) -> None:
     node.send(node.wrap(2, 9, "r", "s", 0, None))
     assert node.ask(2, 99, "r")[0][1:3] == [7, "r"]
     [refused] = [node.unwrap(frame) for frame in node.send(node.wrap())]
@@ -282,7 +282,7 @@ def test_what_is_wrong_is_answered_in_a_wrapper_and_the_node_stays(node: Network
     assert session.closing is None
 
 
-def test_who_has_no_wrapper_is_refused_in_the_specifications_form(broker: Any) -> None:
+def test_a_node_without_wrapper_is_refused_in_the_form_of_the_specification(broker: Any) -> None:
     node = NetworkNode(broker)
     node.send(OLD["wire"]["status"])
     [refused] = node.send(OLD["wire"]["subscribe"])
@@ -308,7 +308,7 @@ def test_a_bad_first_message_is_answered_in_its_own_form(broker: Any, frame: Any
 
 
 @pytest.mark.parametrize("frame", [[], ["seven", 0], ["4.4.3", 9], 7, None], ids=str)
-def test_what_is_no_object_is_answered_by_an_array(broker: Any, frame: Any) -> None:
+def test_a_frame_that_is_no_object_is_answered_with_an_array(broker: Any, frame: Any) -> None:
     node = NetworkNode(broker)
     [answer] = [node.unwrap(refused) for refused in node.send(frame)]
     assert answer[:3] == [2, 7, ""]
@@ -321,7 +321,7 @@ def test_rights_and_tokens_count_as_on_the_other_websocket(make_broker: Callable
     assert node.ask(2, 9, "r", "s", 0, broker.token(alice)) == [[2, 2, "r", "s", 0]]
 
 
-def test_who_asks_too_much_is_told_so(broker: Any) -> None:
+def test_requests_over_the_rate_are_refused(broker: Any) -> None:
     node = NetworkNode(broker)
     broker.bus.throttle = Throttle(Limits(peer=Rate(rate=1, burst=1)), lambda: 0.0)
     assert node.send(["4.4.3", 2, "node", "s"])[0][1] == 3
@@ -330,7 +330,7 @@ def test_who_asks_too_much_is_told_so(broker: Any) -> None:
 
 @given(data=st.lists(frames, max_size=8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_fuzzed_bytes_hurt_the_session(broker: Any, data: list[bytes]) -> None:
+def test_fuzzed_bytes_do_not_end_the_session(broker: Any, data: list[bytes]) -> None:
     session = NetworkNode(broker).session
     for frame in data:
         session.receive_data(frame)

@@ -1,4 +1,4 @@
-"""Any bytes end in a frame or a `StreamrError`; what was written is read back the same."""
+"""Any bytes decode or raise `StreamrError`, and encoded frames survive the round trip."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def outcome(read: Callable[..., Any], *arguments: Any) -> Any:
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(messages(), st.data())
-def test_the_short_way_is_taken_only_where_it_leads_to_the_same(message: StreamMessage, data: st.DataObject) -> None:
+def test_the_fast_decoders_agree_with_the_general_ones(message: StreamMessage, data: st.DataObject) -> None:
     row = json.loads(message.encode(32))
     for place in (row, row[1], row[2] or [0]):
         if data.draw(st.booleans()):
@@ -156,7 +156,7 @@ def test_the_short_way_is_taken_only_where_it_leads_to_the_same(message: StreamM
 @pytest.mark.parametrize(
     "around", [("r", None), ('",[', '",['), ("\\", "\\"), ("é", None), ("r", "é"), ("\ud800", None)]
 )
-def test_what_stands_around_a_message_is_no_part_of_it(around: tuple[str, str | None], escaped: bool) -> None:
+def test_fields_around_a_message_do_not_change_its_text(around: tuple[str, str | None], escaped: bool) -> None:
     row = b'[32,["s",0,1,0,"",""],null,27,0,0,null,"1",null,0,null]'
     before, after = (json.dumps(each, ensure_ascii=escaped) for each in around)
     text = f"[2,8,{before},".encode(errors="replace") + row + f",{after}]".encode()
@@ -167,12 +167,12 @@ def test_what_stands_around_a_message_is_no_part_of_it(around: tuple[str, str | 
 
 
 @given(frames)
-def test_what_is_written_in_version_2_is_read_back(frame: ControlFrame) -> None:
+def test_frames_of_version_2_survive_the_round_trip(frame: ControlFrame) -> None:
     assert decode_control(encode(frame, 2)) == frame
 
 
 @given(frames)
-def test_what_is_written_in_version_1_is_read_back_but_for_what_it_cannot_say(frame: ControlFrame) -> None:
+def test_frames_of_version_1_survive_the_round_trip_except_for_missing_fields(frame: ControlFrame) -> None:
     found = decode_control(encode(frame, 1))
     assert found.version == 1
     assert found.request_id in (frame.request_id, NO_REQUEST_ID)
@@ -189,7 +189,7 @@ def test_a_message_is_cut_out_of_its_frame_byte_for_byte(frame: Any, version: in
 
 
 @given(messages(), st.permutations([30, 31, 32]))
-def test_conversions_keep_what_is_signed(message: StreamMessage, versions: list[int]) -> None:
+def test_version_conversions_keep_the_signed_fields(message: StreamMessage, versions: list[int]) -> None:
     converted = message
     for version in versions:
         converted = parse_message(converted.encode(version))

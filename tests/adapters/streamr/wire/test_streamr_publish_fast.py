@@ -1,4 +1,4 @@
-"""What is written as one request before it is read in a short way, and means the same."""
+"""The fast decoder of publish requests agrees with the general one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def agrees(wire: bytes) -> bool:
 @pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(firsts, st.lists(st.tuples(st.sampled_from(PLACES + 2 * VARIES), values), max_size=3), st.booleans(), st.data())
-def test_what_is_read_is_read_the_same(
+def test_the_fast_decoder_agrees_with_the_general_one(
     first: list[Any], changes: list[tuple[tuple[int, ...], Any]], escaped: bool, data: st.DataObject
 ) -> None:
     frame = deepcopy(first)
@@ -88,7 +88,7 @@ def test_what_is_read_is_read_the_same(
     st.text(),
 )
 @example(FIRST, '"\\', (2**53 - 1, 2**53 - 1), (5, 9), '"],"\\', '"]')
-def test_what_differs_from_message_to_message_may_differ(
+def test_the_fast_decoder_accepts_fields_that_vary_between_messages(
     first: list[Any], request_id: str, place: tuple[int, int], ref: tuple[int, int] | None, content: str, signature: str
 ) -> None:
     frame = deepcopy(first)
@@ -121,7 +121,7 @@ def test_what_differs_from_message_to_message_may_differ(
         ((3, 10), 1),
     ],
 )
-def test_what_is_out_of_order_is_left_to_the_long_way(place: tuple[int, ...], value: Any) -> None:
+def test_unusual_fields_are_left_to_the_general_decoder(place: tuple[int, ...], value: Any) -> None:
     frame = deepcopy(FIRST)
     put(frame, place, value)
     assert not agrees(written(frame))
@@ -131,11 +131,11 @@ DEEP = b'[2,8,"r",%b%b,null]' % (b"[" * 5_000, b"]" * 5_000)
 
 
 @pytest.mark.parametrize("wire", [b"", b"5", b"{}", b'[2,8,"r",{},null]', b'[2,8,"r"', b"\xff", b"[2,8,2,8,2]", DEEP])
-def test_what_is_no_such_frame_is_left_to_the_long_way(wire: bytes) -> None:
+def test_other_frames_are_left_to_the_general_decoder(wire: bytes) -> None:
     assert not agrees(wire)
 
 
-def test_what_is_written_with_spaces_is_left_to_the_long_way() -> None:
+def test_frames_with_spaces_are_left_to_the_general_decoder() -> None:
     assert not agrees(json.dumps(FIRST).encode())
     assert agrees(written(UNSIGNED, escaped=True))
     assert agrees(written(UNSIGNED))

@@ -120,7 +120,7 @@ def test_the_tables_know_all_fourteen_types() -> None:
     assert {frame.type for _, frame in S0} == set(ControlType)
 
 
-def test_the_libraries_resend_of_version_1_is_told_from_that_of_s1() -> None:
+def test_version_1_resends_of_the_libraries_and_of_s1_are_distinguished() -> None:
     frame = decode_control('[1,11,"s",0,"sub",10,"token"]')
     assert frame == ResendRequest(stream_id="s", number_last=10, session_token="token", **SUB)
     assert decode_control('[1,11,"s",0,"sub",10]') == ResendRequest(stream_id="s", number_last=10, **SUB)
@@ -149,7 +149,7 @@ def test_a_flat_message_may_be_the_first_of_its_producer() -> None:
     assert parse_message(json.dumps(wire)) == StreamMessage(MessageID("s", 0, 5), "{}", signature="")
 
 
-def test_a_partition_in_words_is_no_number() -> None:
+def test_a_partition_that_is_a_string_is_refused() -> None:
     with pytest.raises(StreamrError, match=r"Expected streamPartition to be an integer but was a string \(x\)."):
         parse_message(json.dumps([30, "s", "x", *FLAT[3:]]))
 
@@ -185,7 +185,7 @@ def test_a_row_of_another_version_is_made_and_of_the_same_is_the_received_text()
 
 
 @pytest.mark.parametrize("surplus", [[], ["surplus"]])
-def test_a_row_with_surplus_fields_or_empty_references_is_written_anew(surplus: list[str]) -> None:
+def test_a_row_with_surplus_fields_or_empty_references_is_encoded_again(surplus: list[str]) -> None:
     wire = [31, ID, [None, None], 27, 0, "{}", 0, None, *surplus]
     assert json.loads(parse_message(json.dumps(wire)).encode(31)) == [31, ID, None, 27, 0, "{}", 0, None]
 
@@ -199,7 +199,7 @@ def test_the_text_of_a_message_is_cut_out_of_its_frame(frame: str) -> None:
     assert found.message.wire.strip() == row.encode()
 
 
-def test_in_a_frame_with_unusual_spaces_the_message_is_written_anew() -> None:
+def test_a_message_in_a_frame_with_unusual_spaces_is_encoded_again() -> None:
     found = decode_control(f'[ 2, 8, "r", {json.dumps(ROW)}, "token" ]')
     assert isinstance(found, PublishRequest)
     assert found.message.wire == json.dumps(ROW, separators=(",", ":")).encode()
@@ -257,13 +257,13 @@ def test_the_request_id_of_a_refused_frame_is_recovered(wire: str, request_id: s
 
 
 @pytest.mark.parametrize("data", [b"\xff", "\ud800", b"[" * 300 + b"]" * 300, b"", b"NaN"])
-def test_text_that_is_no_json_is_refused(data: bytes | str) -> None:
+def test_invalid_json_is_refused(data: bytes | str) -> None:
     for read in (decode_control, parse_message):
         with pytest.raises(StreamrError, match="Invalid JSON"):
             read(data)
 
 
-def test_numbers_beyond_what_all_readers_keep_are_refused() -> None:
+def test_numbers_beyond_the_safe_range_are_refused() -> None:
     assert parse_message(json.dumps([30, ["s", 0, MAX_INTEGER], None, 27, "{}"])).id.timestamp == MAX_INTEGER
     for number in ("9007199254740992", "1e300", "1e400", "18446744073709551616"):
         with pytest.raises(StreamrError, match="Expected timestamp to "):
@@ -296,7 +296,7 @@ def test_a_new_group_key_is_known_to_version_32_only() -> None:
     assert [MESSAGE.is_lossless_in(version) for version in (30, 31, 32)] == [True, True, True]
 
 
-def test_who_has_no_word_for_encryption_is_shown_nothing_encrypted_but_the_key_exchange() -> None:
+def test_version_30_gets_no_encrypted_message_except_the_key_exchange() -> None:
     for encryption in (1, 2):
         message = parse_message(json.dumps([*ROW[:5], encryption, "key", "00ff", *ROW[8:]]))
         assert [message.is_lossless_in(version) for version in (30, 31, 32)] == [False, True, True]
@@ -304,7 +304,7 @@ def test_who_has_no_word_for_encryption_is_shown_nothing_encrypted_but_the_key_e
     assert keys.is_lossless_in(30), "its content can be read"
 
 
-def test_the_number_of_a_subscription_is_given_back_as_what_it_is() -> None:
+def test_a_subscription_number_keeps_its_type_in_answers() -> None:
     for sub in (234, 0, "234"):
         frame = decode_control(json.dumps([1, 11, "s", 0, sub, True, None, None, None]))
         assert frame.request_id == sub

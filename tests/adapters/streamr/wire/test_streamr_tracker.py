@@ -28,13 +28,13 @@ S0 = [
 
 
 @pytest.mark.parametrize("wire", [case["wire"] for case in CASES if "wire" in case], ids=lambda wire: f"{wire[:2]}")
-def test_what_the_libraries_write_is_read_and_written_the_same(wire: Any) -> None:
+def test_messages_of_the_libraries_survive_the_round_trip(wire: Any) -> None:
     message = decode_tracker(json.dumps(wire))
     assert json.loads(encode_tracker(message)) == wire
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.get("result", {}).get("ok")], ids=lambda c: c["name"])
-def test_fields_are_where_the_libraries_have_them(case: Any) -> None:
+def test_fields_have_the_positions_of_the_libraries(case: Any) -> None:
     message, expected = decode_tracker(json.dumps(case["input"])), case["result"]["value"]
     names = {"streamId": "stream_id", "streamPartition": "stream_partition", "requestId": "request_id"}
     for name in ("version", "requestId", "streamId", "streamPartition", "counter"):
@@ -43,7 +43,7 @@ def test_fields_are_where_the_libraries_have_them(case: Any) -> None:
 
 
 @pytest.mark.parametrize("wire", S0, ids=lambda wire: f"{wire[1]}")
-def test_what_the_specification_writes_is_read(wire: list[Any]) -> None:
+def test_examples_of_the_specification_are_read(wire: list[Any]) -> None:
     message = decode_tracker(json.dumps(wire))
     assert message.type == wire[1] - tracker.S0_OFFSET
     assert message.number == wire[1]
@@ -73,7 +73,7 @@ def test_what_the_specification_writes_is_read(wire: list[Any]) -> None:
         ('[2,5,"r",{},"","offer",{}]', "Expected targetNode to not be an empty string."),
     ],
 )
-def test_what_is_wrong_is_named_by_its_field(wire: str, text: str) -> None:
+def test_an_invalid_message_is_refused_with_its_field(wire: str, text: str) -> None:
     with pytest.raises(StreamrError) as refused:
         decode_tracker(wire)
     assert refused.value.message.startswith(text)

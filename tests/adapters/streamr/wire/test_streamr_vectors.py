@@ -185,7 +185,7 @@ def test_versions_before_1_and_30_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("vector", [pytest.param(v, id=v["name"]) for v in load("protocol-8.4.1")["invalid"]])
-def test_a_fault_is_called_what_the_library_calls_it(vector: Any) -> None:
+def test_errors_have_the_text_of_the_library(vector: Any) -> None:
     read = decode_control if vector["layer"] == "control" else parse_message
     result = vector["result"]
     expected = DEPARTURES.get(vector["name"], None if result["ok"] else result["errorMessage"])
@@ -226,7 +226,7 @@ OLDEST: dict[str, str | None] = {
 
 
 @pytest.mark.parametrize("vector", [pytest.param(v, id=v["name"]) for v in load(LIBRARIES[0])["invalid"]])
-def test_what_the_oldest_library_was_given_is_read_or_named(vector: Any) -> None:
+def test_input_of_the_oldest_library_is_read_or_refused_with_its_text(vector: Any) -> None:
     def read() -> None:
         if vector["layer"] == "control":
             decode_control(text_of(vector["input"]))
@@ -265,7 +265,7 @@ def refusal(replies: list[Any]) -> str | None:
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
-def test_what_genuine_clients_sent_is_read_verbatim(name: str) -> None:
+def test_frames_of_genuine_clients_are_read_verbatim(name: str) -> None:
     signatures = 0
     for entry in json.loads((VECTORS / "transcripts" / f"{name}.json").read_text())["transcript"]:
         if entry["dir"] != "ws-in":

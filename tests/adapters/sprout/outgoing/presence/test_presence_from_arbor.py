@@ -1,4 +1,4 @@
-"""Presence that authors announce on Arbor reaches everybody."""
+"""Presence that authors announce on Arbor reaches all protocols."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def test_an_announcement_is_valid_until_it_expires(
     assert watcher.seen == [("+", alice.id), ("-", alice.id)]
 
 
-def test_no_announcement_is_valid_for_ever(place: Any, lobby: str, alice: Any, announce: Any, watcher: Any) -> None:
+def test_the_validity_of_an_announcement_is_bounded(
+    place: Any, lobby: str, alice: Any, announce: Any, watcher: Any
+) -> None:
     announce(place.connect(), word(alice, lobby, ACTIVE | {"expiration/1": b"2099-01-01T00:00:00Z"}))
     place.clock.now += presence.MAX_VALIDITY
     place.gateway.tick()
@@ -170,7 +172,7 @@ def test_announcements_kept_of_a_community_are_bounded(
 
 
 @pytest.mark.parametrize("limit", ["MAX_AUTHORS", "MAX_STATUSES"])
-def test_dropping_an_announcement_identifies_nobody(
+def test_replaying_a_dropped_announcement_does_not_identify_the_connection(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(presence, limit, 1)
@@ -181,7 +183,9 @@ def test_dropping_an_announcement_identifies_nobody(
     assert eve.session.identity is None
 
 
-def test_an_expired_announcement_identifies_nobody(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_replaying_an_expired_announcement_does_not_identify_the_connection(
+    place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
     eve = listen(place, lobby)
     announce(place.connect(), hers := word(alice, lobby, created=place.clock.now + 9 * MINUTE))
     place.clock.now += VALIDITY

@@ -1,4 +1,4 @@
-"""Presence of other protocols' peers is announced on Arbor, to those that want it."""
+"""Presence of peers of other protocols is announced on Arbor to clients that announce presence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.adapters.sprout.outgoing.presence.conftest import ACTIVE, MINUTE, ask
 
 
 @pytest.mark.usefixtures("watcher")
-def test_a_subscriber_is_told_who_is_present(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_a_new_subscriber_receives_the_presence_of_all_peers(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     mouth = listen(place, lobby)
     announce(mouth, word(alice, lobby))
     settle(place)
@@ -32,7 +32,7 @@ def test_a_subscriber_is_told_who_is_present(place: Any, lobby: str, alice: Any,
     assert told(late) == []
 
 
-def test_a_new_subscriber_is_told_of_a_newcomer_once(
+def test_a_new_subscriber_receives_one_announcement_of_a_newcomer(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any
 ) -> None:
     line = listen(place, lobby)
@@ -45,7 +45,7 @@ def test_a_new_subscriber_is_told_of_a_newcomer_once(
 
 
 @pytest.mark.usefixtures("watcher")
-def test_a_subscriber_is_told_once_while_a_node_is_signed(place: Any, lobby: str) -> None:
+def test_a_subscriber_receives_one_announcement_while_a_node_is_signed(place: Any, lobby: str) -> None:
     listen(place, lobby)
     place.clock.now += 1000
     place.gateway.tick()
@@ -56,7 +56,7 @@ def test_a_subscriber_is_told_once_while_a_node_is_signed(place: Any, lobby: str
 
 
 @pytest.mark.usefixtures("watcher")
-def test_a_subscriber_is_told_once_while_nodes_are_repeated(place: Any, lobby: str) -> None:
+def test_a_subscriber_receives_one_announcement_while_nodes_are_repeated(place: Any, lobby: str) -> None:
     listen(place, lobby)
     settle(place)
     place.clock.now += INTERVAL - 1000
@@ -66,7 +66,7 @@ def test_a_subscriber_is_told_once_while_nodes_are_repeated(place: Any, lobby: s
     assert [said for _, said in told(line)] == ["0"]
 
 
-def test_arbor_is_told_who_joins_and_leaves(place: Any, lobby: str, watcher: Any) -> None:
+def test_joins_and_leaves_are_announced_on_arbor(place: Any, lobby: str, watcher: Any) -> None:
     line = listen(place, lobby)
     settle(place)
     name = f"peer {watcher.peer.number} (Toys)"
@@ -121,7 +121,7 @@ def test_a_peer_that_stays_is_announced_again(place: Any, lobby: str) -> None:
     assert [said for _, said in told(line)] == ["0"]
 
 
-def test_nothing_is_signed_while_nobody_on_arbor_listens(place: Any, lobby: str, watcher: Any) -> None:
+def test_nothing_is_signed_without_listeners_on_arbor(place: Any, lobby: str, watcher: Any) -> None:
     before = place.gateway.log.next_seq
     settle(place)
     assert place.gateway.log.next_seq == before
@@ -155,9 +155,7 @@ def test_announcements_are_paced_and_bounded(place: Any, lobby: str) -> None:
     assert sorted(said for _, said in told(line)) == ["0", "1"], "one leaves, and there is room for another"
 
 
-def test_the_gateways_own_announcements_are_not_taken_again(
-    place: Any, lobby: str, watcher: Any, announce: Any
-) -> None:
+def test_the_gateway_ignores_its_own_announcements(place: Any, lobby: str, watcher: Any, announce: Any) -> None:
     line = listen(place, lobby)
     settle(place)
     *_, (_, _, raw) = nodes(line.read())
@@ -181,7 +179,7 @@ def test_a_peer_of_another_protocol_is_addressed_by_its_identity(
     assert announce(line, nobody) == "status 77 4\n", "the gateway itself is no peer"
 
 
-def test_many_new_subscribers_are_told_in_turns(
+def test_presence_is_sent_to_many_new_subscribers_in_rounds(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "MAX_ANNOUNCED", 4)
@@ -237,9 +235,7 @@ def test_changes_in_many_communities_take_turns(
     assert sorted(looked_at) == [f"room {number}" for number in range(9)]
 
 
-def test_clients_that_announce_no_presence_are_told_of_nobody(
-    silent: tuple[Any, str], alice: Any, announce: Any
-) -> None:
+def test_clients_that_announce_no_presence_receive_none(silent: tuple[Any, str], alice: Any, announce: Any) -> None:
     place, lobby = silent
     quiet, toy = listen(place, lobby), place.toy()
     place.bus.subscribe(toy, "lobby")
@@ -254,7 +250,7 @@ def test_clients_that_announce_no_presence_are_told_of_nobody(
     assert quiet.read() == ""
 
 
-def test_a_client_that_announces_presence_is_told_of_others(
+def test_a_client_that_announces_presence_receives_that_of_others(
     silent: tuple[Any, str], alice: Any, bob: Any, announce: Any
 ) -> None:
     place, lobby = silent
