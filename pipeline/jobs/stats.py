@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 JOB = "stats"
+# How much later than its end a minute is published (ms): the gateway logs latencies in the next minute, not at once.
+LATER = {CHANNEL_MINUTE: 0, LATENCY_MINUTE: MINUTE}
 
 
 def run(run: Run) -> int:
@@ -46,7 +48,7 @@ def publish(run: Run, url: str) -> int:
         since, until = told.get(url), watermark(run)
         if until is None or (since is not None and since >= until):
             return 0
-        rows = [list(_rows(run, spec, since, until)) for spec in (CHANNEL_MINUTE, LATENCY_MINUTE)]
+        rows = [list(_rows(run, spec, (since or 0) - later, until - later)) for spec, later in LATER.items()]
         count = bus.publish(url, run.options.key, (message for _, message in bus.messages(*rows)))
         write_json(lock.path / "note.json", told | {url: until})
     if count:
@@ -71,9 +73,9 @@ def watermark(run: Run) -> int | None:
     return min(ends, default=None)
 
 
-def _rows(run: Run, spec: TableSpec, since: int | None, until: int) -> Iterator[Any]:
+def _rows(run: Run, spec: TableSpec, since: int, until: int) -> Iterator[Any]:
     at = F.unix_millis("minute")
-    rows = run.table(spec).frame(run.spark).where((at < until) & (at >= (since or 0)))
+    rows = run.table(spec).frame(run.spark).where((at < until) & (at >= since))
     order = ["minute", "channel"] if spec is CHANNEL_MINUTE else ["minute"]
     # Convert to text and back, because `collect` would return times in this machine's time zone.
     told = rows.withColumn("minute", F.date_format("minute", "yyyy-MM-dd HH:mm")).orderBy(*order).collect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from gateway.core.message import Message
+from gateway.storage.record import Fact
 from pipeline import codecs, derive, jobs
 from pipeline.config import LogSource, Options
 from pipeline.errors import DamagedWarehouse, Unreachable
@@ -34,7 +35,8 @@ from pipeline.schemas import (
     TOPIC_PACKETS,
     TableSpec,
 )
-from tests.pipeline.generate import MIXED, START, lines, message, mixed, write
+from pipeline.sinks import bus
+from tests.pipeline.generate import MIXED, START, counted, lines, message, mixed, start, write
 from tests.pipeline.ingested import cut_off, files, records
 
 MakeRun = Callable[..., Run]
@@ -316,6 +318,29 @@ def test_all_jobs_rest_while_nothing_is_new(make_run: MakeRun, monkeypatch: pyte
     with pytest.raises(Unreachable):
         every(run)
     assert did == [*jobs.ORDER]
+
+
+def test_latencies_are_published_whenever_the_gateway_logs_them(
+    make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It logs those of a minute in the next one, when a record of that one may have been ingested already."""
+    told: list[tuple[str, Any]] = []
+
+    def keep(_url: str, _key: str | None, messages: Iterable[tuple[str, Any]]) -> int:
+        before = len(told)
+        told.extend(messages)
+        return len(told) - before
+
+    monkeypatch.setattr(bus, "publish", keep)
+    begin, run = START // 60_000 * 60_000, make_run(publish="http://gateway")
+    counts = Fact("counts", {**counted(4, begin).fields}, 4, begin + 60_002)
+    talk = lines([start(1, begin), message(2, begin), message(3, begin + 60_001), counts, message(5, begin + 120_000)])
+    for first, last in ((1, 3), (4, 4), (5, 5)):
+        write(log, talk[first - 1 : last], first=first)
+        assert [ingest.run(run), stats.run(run)] == [1, 1]
+    assert len({key for key, _ in told}) == len(told) == 3
+    assert [content["channel"] for _, content in told] == ["lobby", "lobby", None]
+    assert told[2][1]["latency"][0]["n"] == 9
 
 
 def test_derived_tables_that_do_not_belong_together_are_refused(make_run: MakeRun, log: Path) -> None:
