@@ -46,11 +46,15 @@ FROM said JOIN known ON said.gateway_id = known.gateway_id AND said.parent = kno
 GROUP BY ALL
 """,
     ANSWER_TIMES: """
-WITH first_answers AS (
-    SELECT asked.channel, asked.seq, min(answer.time) - asked.time AS ms
-    FROM {messages} asked JOIN {messages} answer
-        ON asked.gateway_id = answer.gateway_id AND answer.parent = asked.id AND answer.seq > asked.seq
-    WHERE asked.kind = 'message' AND answer.kind = 'message'
+WITH asked AS (
+    SELECT gateway_id, channel, seq, time,
+        explode(array_distinct(concat(array(id), coalesce(ids, array())))) AS known_as
+    FROM {messages} WHERE kind = 'message'
+), first_answers AS (
+    SELECT asked.channel, min(answer.time) - asked.time AS ms
+    FROM asked JOIN {messages} answer
+        ON asked.gateway_id = answer.gateway_id AND answer.parent = asked.known_as AND answer.seq > asked.seq
+    WHERE answer.kind = 'message'
     GROUP BY asked.channel, asked.gateway_id, asked.seq, asked.time
 )
 SELECT channel, count(*) AS answered, percentile(ms, 0.5) AS half_ms, percentile(ms, 0.95) AS most_ms

@@ -156,9 +156,10 @@ class Oracle:
     def answer_times(self) -> Rows:
         took: dict[str, list[int]] = defaultdict(list)
         for one in self.messages:
-            later = [other for other in self.messages if other["seq"] > one["seq"] and other.get("parent") == one["id"]]
+            ids = (one["id"], *one.get("ids", ()))
+            later = [two["time"] for two in self.messages if two["seq"] > one["seq"] and two.get("parent") in ids]
             if later:
-                took[one["channel"]].append(min(other["time"] for other in later) - one["time"])
+                took[one["channel"]].append(min(later) - one["time"])
         return [(channel, len(ms), percentile(ms, 0.5), percentile(ms, 0.95)) for channel, ms in took.items()]
 
     def retention(self) -> Rows:

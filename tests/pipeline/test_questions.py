@@ -17,7 +17,17 @@ from pyspark.sql import SparkSession
 from gateway.core.message import Message, Peer
 from gateway.storage.record import encode
 from pipeline.catalog import register
-from pipeline.schemas import ANSWERS, FOREST, GAPS, INTEGRITY, MESSAGES, REJECTS
+from pipeline.schemas import (
+    ANSWERS,
+    FOREST,
+    GAPS,
+    INTEGRITY,
+    LATENCY_MINUTE,
+    MESSAGES,
+    PUBLISHERS,
+    REJECTS,
+    TableSpec,
+)
 from pipeline.sources.records import decode_row
 from pipeline.transforms.questions import SOURCES
 from pipeline.transforms.questions import TABLES as ANSWERED
@@ -26,7 +36,7 @@ from tests.pages import blocks
 from tests.pipeline.generate import GATEWAY, lines, message, start
 
 PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
-WHOM, FIRST, BACK, DEPTHS, BYTES, WRONG, TWICE, LONG, WORD = [block.code for block in blocks(PAGE)]
+WHOM, FIRST, SLOW, BACK, DEPTHS, BYTES, WRONG, WHOSE, TWICE, LONG, WORD = [block.code for block in blocks(PAGE)]
 WEEK = 7 * 86_400_000
 MONDAY = 1_763_942_400_000  # 2025-11-24
 
@@ -54,7 +64,22 @@ def talk() -> list[Message]:
 
 
 TOLD = talk()
-BY_SEQ = {one.seq: one for one in TOLD}
+
+
+def latencies() -> list[tuple[Any, ...]]:
+    """Minutes of two paths, some without a measured delivery, some as slow as another."""
+    dice = random.Random(21)
+    told: list[tuple[Any, ...]] = []
+    for n in range(40):
+        minute = datetime(2025, 11, 24, 10, n // 2)
+        p99 = dice.choice((None, float(dice.randrange(9))))
+        told.append((minute, "rest", ("sprout", "streamr")[n % 2], n, p99 and p99 / 3, p99 and p99 / 2, p99, 0))
+    return told
+
+
+LATENCIES = latencies()
+FAULTY = [("streamr", f"0x{n}", 9, n % 3, None, n % 2, None) for n in range(12)]
+FAULTY += [("sprout", f"n{n}", 9, 0, None, n, None) for n in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +89,13 @@ def asked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Spar
     logged = [decode_row(line, GATEWAY) for line in lines([start(1, MONDAY), *TOLD])]
     verdict = (GATEWAY, 2, "x", "eth", "bad", "signed by another", 0, "0xa")
     gap = ("s", 0, "p", "c", 1, 0, 1, 0, 1, 0)
-    tables: dict[Any, list[tuple[Any, ...]]] = {
+    tables: dict[TableSpec, list[tuple[Any, ...]]] = {
         MESSAGES: logged,
         REJECTS: [("f", 1, "checksum", ""), ("f", 2, "foreign: it is", ""), ("f", 3, "foreign: so", "")],
         INTEGRITY: [verdict, (*verdict[:4], "ok", None, *verdict[6:]), (GATEWAY, 3, *verdict[2:])],
         GAPS: [(*gap, "open"), (*gap, "filled"), (*gap, "fork"), (*gap, "open")],
+        LATENCY_MINUTE: LATENCIES,
+        PUBLISHERS: FAULTY,
         FOREST: [(name, name[0], True, True, 0, name != name[0], 3) for name in ("a", "ab", "ac", "b", "bd")],
     }
     for spec, rows in tables.items():
@@ -110,7 +137,7 @@ def test_answers_in_two_gateways_are_two(spark: SparkSession) -> None:
 def test_how_long_the_first_answer_takes(asked: SparkSession) -> None:
     took: defaultdict[str, list[int]] = defaultdict(list)
     for one in TOLD:
-        answers = [other.time for other in TOLD if other.seq > one.seq and other.parent == one.id]
+        answers = [other.time for other in TOLD if other.seq > one.seq and other.parent in (one.id, *one.ids)]
         if answers:
             took[one.channel].append(min(answers) - one.time)
     cut = {channel: quantiles(ms, n=20, method="inclusive") for channel, ms in took.items()}
@@ -118,6 +145,18 @@ def test_how_long_the_first_answer_takes(asked: SparkSession) -> None:
         (channel, len(took[channel]), pytest.approx(cut[channel][9]), pytest.approx(cut[channel][18]))
         for channel in sorted(took)
     ]
+
+
+def test_when_deliveries_were_slow(asked: SparkSession) -> None:
+    measured = [row[:7] for row in LATENCIES if row[6] is not None]
+    assert rows(asked, SLOW) == sorted(measured, key=lambda row: (-row[6], *row[:3]))[:20]
+    assert len(measured) < len(LATENCIES)
+
+
+def test_whose_messages_are_missing_or_forged(asked: SparkSession) -> None:
+    wrong = [(*row[:4], row[5]) for row in FAULTY if row[3] or row[5]]
+    assert rows(asked, WHOSE) == sorted(wrong, key=lambda row: (-row[3] - row[4], row[:2]))
+    assert 3 < len(wrong) < len(FAULTY)
 
 
 def test_who_comes_back(asked: SparkSession) -> None:
