@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as F
 
 from pipeline.catalog import register
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 1000  # rows of a table for people
 WIDEST: Final = 80  # characters of a column for people
+# Spark's Python writes the trace of a faulty query, 8 kB of it, by these before anybody catches the exception.
+LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _CAUSE: Final = re.compile(r"^Caused by: [\w.$]+: (.+)", re.MULTILINE)
 
 
@@ -29,6 +32,8 @@ def run(run: Run) -> int:
     """Print the rows of the query on standard output; return 0, because no other job depends on it."""
     assert run.options.query is not None
     register(run.spark, run.options.tables)
+    for name in LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     try:
         found = run.spark.sql(run.options.query)
         if run.options.as_json:

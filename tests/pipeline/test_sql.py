@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from logging.handlers import BufferingHandler
 from typing import Any
 
 import pytest
+from pyspark.logger import PySparkLogger
 
 from pipeline.catalog import register
 from pipeline.errors import PipelineError
 from pipeline.jobs import SQL, job
+from pipeline.jobs.sql import LOGGERS
 from pipeline.run import Run
 from pipeline.schemas import MESSAGES, TABLES
 from pipeline.sinks.delta import Table
@@ -73,10 +76,14 @@ def test_programs_see_every_row_and_every_column(whole: Run, capsys: pytest.Capt
     ],
 )
 def test_a_faulty_query_is_one_line_and_changes_nothing(whole: Run, query: str, said: str) -> None:
+    shown = BufferingHandler(1000)
     before = {path: path.stat().st_mtime_ns for path in whole.options.warehouse.rglob("*")}
+    for name in LOGGERS:
+        PySparkLogger.getLogger(name).addHandler(shown)
     for as_json in (False, True):
         with pytest.raises(PipelineError, match=said) as failed:
             job(SQL)(replace(whole, options=replace(whole.options, query=query, as_json=as_json)))
         assert "\n" not in str(failed.value)
         assert "org.apache" not in str(failed.value)
+    assert shown.buffer == [], "nothing else is on the terminal"
     assert {path: path.stat().st_mtime_ns for path in whole.options.warehouse.rglob("*")} == before
