@@ -6,12 +6,17 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 MOST_TICKS: Final = 4  # steps of an axis: their labels fit on a telephone
 _MINUTE, _DAY = 60_000, 86_400_000  # ms
 _MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
+ROUND_TIMES: Final[tuple[int, ...]] = (  # ms; the longest is longer than the time that a date can have
+    *(minutes * _MINUTE for minutes in _MINUTES),
+    *(days * 10**power * _DAY for power in range(8) for days in (1, 2, 5)),
+)
+_UNITS: Final = ((1440, "day"), (60, "hour"), (1, "minute"))  # minutes
 _EDGE: Final = 0.1  # of the width: labels nearer to an end are not centred on their ticks
 
 
@@ -43,11 +48,20 @@ def value_axis(most: float, *, whole: bool = False) -> Axis:
 def time_ticks(begin: int, end: int) -> list[Tick]:
     """Return at most `MOST_TICKS` round times (UTC) from *begin* to *end* (ms), named by what changes."""
     length = max(1, end - begin)
-    days = (days * 10**power * _DAY for power in count() for days in (1, 2, 5))
-    steps = (*(minutes * _MINUTE for minutes in _MINUTES), *(next(days) for _ in range(24)))
-    step = next(step for step in steps if length / step <= MOST_TICKS)
+    step = next(step for step in ROUND_TIMES if length / step <= MOST_TICKS)
     times = range(-(-begin // step) * step, end + 1, step)[:MOST_TICKS]
     return [Tick((time - begin) / length, _short(time, before)) for before, time in pairwise((begin, *times))]
+
+
+def round_period(begin: int, end: int, most: int) -> int:
+    """Return the shortest of `ROUND_TIMES` of which *most* have all times from *begin* to *end* (ms)."""
+    return next(step for step in ROUND_TIMES if end // step - begin // step < most)
+
+
+def period_name(minutes: int) -> str:
+    """Name a period of *minutes*, one of `ROUND_TIMES`, as it follows "each"."""
+    size, unit = next((size, unit) for size, unit in _UNITS if minutes % size == 0)
+    return unit if minutes == size else f"period of {minutes // size:,} {unit}s"
 
 
 def _short(time: int, before: int) -> str:

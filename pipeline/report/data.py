@@ -19,6 +19,7 @@ from pipeline.schemas import (
     INTEGRITY,
     LATENCY_MINUTE,
     MESSAGES,
+    PUBLISHERS,
     REJECTS,
     RETENTION,
     STORAGE,
@@ -27,10 +28,12 @@ from pipeline.schemas import (
 )
 from pipeline.transforms.latency import QUANTILES, latency
 
+from .axes import round_period
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BUCKETS = 120  # periods of time in a picture
+BUCKETS = 120  # most periods of time in a picture
 TOP = 20  # number of channels listed
 TOP_FLOWS = 12  # pairs of protocols whose latency has a picture
 WEEKS = 12  # weeks of retention
@@ -54,8 +57,9 @@ class ReportData:
     (protocol, sender, protocol, sender, n) and `answer_times` (channel, answered, half ms, most ms) where most is
     answered; `retention` (first week as text, weeks later, senders) of the last `WEEKS`; `threads` (depth, messages,
     threads no deeper, half ms) of the first `DEPTHS`, and `deepest` is the greatest; `faults` (what, cause, n), most
-    first; `storage` (channel, messages, bytes of contents, of what was received, of references) of the largest. Times
-    and latencies are ms.
+    first; `storage` (channel, messages, bytes of contents, of what was received, of references) of the largest;
+    `publishers` (publisher, protocol, messages, missing, bad) of those with faults, most first. Times and latencies are
+    ms.
     """
 
     gateways: list[str]
@@ -87,6 +91,7 @@ class ReportData:
     deepest: int
     faults: Rows
     storage: Rows
+    publishers: Rows
 
 
 def gather(run: Run) -> ReportData:
@@ -126,7 +131,7 @@ def gather(run: Run) -> ReportData:
 
 
 def _questions(run: Run) -> dict[str, Any]:
-    """Read the tables of the job `questions`."""
+    """Read the tables of the jobs `questions` and `publishers`."""
     answers, threads = _frame(run, ANSWERS), _frame(run, THREADS)
     return {
         "answers": _sorted(_by_protocol(answers)),
@@ -136,6 +141,7 @@ def _questions(run: Run) -> dict[str, Any]:
         "threads": _rows(threads.orderBy("depth").limit(DEPTHS)),
         "deepest": threads.agg(F.coalesce(F.max("depth"), F.lit(0))).collect()[0][0],
         "faults": _rows(_frame(run, FAULTS).orderBy(F.desc("n"), "what", "cause").limit(TOP)),
+        "publishers": _publishers(_frame(run, PUBLISHERS)),
         "storage": _rows(_frame(run, STORAGE).orderBy(F.desc(F.expr(SIZE)), "channel").limit(TOP)),
     }
 
@@ -158,15 +164,15 @@ def _counted(frame: DataFrame, *names: str) -> Rows:
 
 
 def _periods(*tables: DataFrame) -> tuple[int, int, int]:
-    """Return the number of minutes in a period, and the first and the last period (ms), over all of *tables*."""
+    """Return the minutes in a period, a round number, and the first and the last period (ms), over all of *tables*."""
     at = F.unix_millis("minute")
     ends = [tuple(table.agg(F.min(at), F.max(at)).collect()[0]) for table in tables]
     known = [(low, high) for low, high in ends if low is not None]
     if not known:
         return 1, 0, 0
     low, high = min(low for low, _ in known), max(high for _, high in known)
-    minutes = -(-((high - low) // MINUTE_MS + 1) // BUCKETS)
-    return minutes, low, low + (high - low) // (minutes * MINUTE_MS) * (minutes * MINUTE_MS)
+    step = round_period(low, high, BUCKETS)
+    return step // MINUTE_MS, low // step * step, high // step * step
 
 
 def _period(ms: Column, bucket: int, begin: int) -> Column:
@@ -209,6 +215,11 @@ def _forest(forest: DataFrame) -> dict[str, int]:
 def _by_protocol(answers: DataFrame) -> DataFrame:
     protocols = ("from_protocol", "to_protocol")
     return answers.groupBy(*protocols).agg(F.sum("answers"))
+
+
+def _publishers(publishers: DataFrame) -> Rows:
+    faulty = publishers.where("missing + bad > 0").orderBy(F.desc(F.expr("missing + bad")), "protocol", "publisher")
+    return _rows(faulty.select("publisher", "protocol", "messages", "missing", "bad").limit(TOP))
 
 
 def _retention(retention: DataFrame) -> Rows:

@@ -7,7 +7,7 @@ from html import escape
 from itertools import groupby
 from typing import Any, Final
 
-from .axes import format_time
+from .axes import format_time, period_name
 from .charts import (
     VERDICTS,
     Periods,
@@ -62,7 +62,7 @@ th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:no
 .many td::before{content:attr(data-name);flex:none}.many td:first-child::before{content:none}}
 @media print{body{max-width:none;padding:0;font-size:10pt}h2{break-after:avoid}figure,tr{break-inside:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}
-.small{columns:2;column-gap:2rem}.small section{break-inside:avoid}.small h2{margin-top:0}}
+.small{columns:2;column-gap:2rem}.small td:first-child{min-width:6rem}.small h2{margin-top:1rem}}
 """
 
 
@@ -92,6 +92,7 @@ FAULTS: Final = {
     "copy": "a further message with an id that its channel had before",
     "undelivered": "a message that does not fit this protocol",
 }
+LACKS: Final = {"missing": SLOW, "bad": VERDICTS["bad"]}
 SPACE: Final = {"content": FAST, "as received": SLOW, "ids and references": "#3b6fb6"}
 REASONS: Final = {
     "checksum": "the checksum does not match",
@@ -111,6 +112,7 @@ def page(numbers: ReportData, made: int) -> str:
         ("How long the first answer takes", _answer_times(numbers)),
         ("Threads by depth", _threads(numbers)),
         ("Space in the log", _storage(numbers)),
+        ("Publishers with faults", _publishers(numbers)),
     )
     small = (
         ("Refused, missing or there twice", _faults(numbers)),
@@ -151,18 +153,15 @@ def _periods(numbers: ReportData) -> Periods:
     return Periods(numbers.begin, numbers.end, numbers.bucket_minutes * MINUTE_MS)
 
 
-def _each(numbers: ReportData) -> str:
-    return "minute" if numbers.bucket_minutes == 1 else f"{numbers.bucket_minutes:,} minutes"
-
-
 def _terms(terms: Mapping[str, str]) -> str:
     """Explain the words of a table."""
     return f"<dl>{''.join(f'<dt>{escape(word)}</dt><dd>{escape(text)}</dd>' for word, text in terms.items())}</dl>"
 
 
 def _traffic(numbers: ReportData) -> str:
+    each = period_name(numbers.bucket_minutes)
     return (
-        f"<p>Messages in each {_each(numbers)} (UTC), by the sender's protocol. The gateway's own channels are not"
+        f"<p>Messages in each {each} (UTC), by the sender's protocol. The gateway's own channels are not"
         f" counted.</p>{bars_over_time(numbers.traffic, _periods(numbers))}"
         f"{table(('protocol', 'messages', 'bytes'), numbers.protocols, 'protocols')}"
     )
@@ -189,10 +188,11 @@ def _latency(numbers: ReportData) -> str:
         "</figure>"
         for pair, found in ((pair, list(found)) for pair, found in groupby(numbers.latency, lambda row: row[:2]))
     )
+    each = period_name(numbers.bucket_minutes)
     return (
         "<p>How long deliveries took within the gateway, from the sender's protocol to the listener's: from the moment"
         " a message was queued for a listener until it was written to the connection. Some ten deliveries a second were"
-        f" measured. The table covers the whole log, the pictures each {_each(numbers)} (UTC).</p>"
+        f" measured. The table covers the whole log, the pictures each {each} (UTC).</p>"
         f"{_terms(PERCENTILES)}{table(head, rows, 'flows')}"
         f'<div class="pictures">{pictures}</div>'
     )
@@ -271,6 +271,21 @@ def _storage(numbers: ReportData) -> str:
     return (
         "<p>The channels whose messages take most space in the log.</p>"
         f"{table(('channel', 'messages', 'bytes'), rows, 'storage')}{key_of(SPACE)}"
+    )
+
+
+def _publishers(numbers: ReportData) -> str:
+    if not numbers.publishers:
+        return placeholder("No publisher's messages are missing, and no id or signature is bad.")
+    most = max(sum(row[3:]) for row in numbers.publishers)
+    rows = [
+        (*row, Raw(bar([(n / most, fill) for n, fill in zip(row[3:], LACKS.values(), strict=True)])))
+        for row in numbers.publishers
+    ]
+    return (
+        "<p>Messages whose predecessor is missing or is another one, and records with a bad id or signature, of the"
+        " publishers with most of them.</p>"
+        f"{table(('publisher', 'protocol', 'messages', *LACKS), rows, 'publishers')}{key_of(LACKS)}"
     )
 
 

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 
 import duckdb
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.http.report import read_report
 from pipeline.jobs import report
-from pipeline.report.axes import time_ticks, value_axis
+from pipeline.report.axes import ROUND_TIMES, period_name, round_period, time_ticks, value_axis
 from pipeline.report.charts import Periods, bars_over_time, lines_over_time
 from pipeline.report.data import ReportData, gather
 from pipeline.report.page import page
 from pipeline.run import Run
-from pipeline.schemas import CHANNEL_MINUTE, FAULTS, GAPS, INTEGRITY, LATENCY_MINUTE, MESSAGES, STORAGE
+from pipeline.schemas import CHANNEL_MINUTE, FAULTS, GAPS, INTEGRITY, LATENCY_MINUTE, MESSAGES, PUBLISHERS, STORAGE
 from tests.pipeline.ingested import files
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -130,6 +130,8 @@ def compare(run: Run, cells: Cells) -> None:
     assert rows(cells, "rejects") == [("foreign", 1)]
     faults = "SELECT concat(what, ': ', cause), n FROM {} ORDER BY n DESC, what, cause"
     assert rows(cells, "faults") == asked(run, FAULTS, faults) != []
+    publishers = "SELECT publisher, protocol, messages, missing, bad FROM {} WHERE missing + bad > 0"
+    assert rows(cells, "publishers") == asked(run, PUBLISHERS, f"{publishers} ORDER BY missing + bad DESC, 2, 1") != []
     size = "content_bytes + wire_bytes + reference_bytes"
     assert rows(cells, "storage") == asked(
         run, STORAGE, f"SELECT channel, messages, {size} FROM {{}} ORDER BY 3 DESC, 1"
@@ -194,12 +196,8 @@ def test_names_that_peers_chose_are_text() -> None:
     given: dict[str, Any] = {
         **{"gateways": ["<b>"], "records": 1, "messages": 1, "first_time": 0, "last_time": 1, "first_seq": 1},
         **{"last_seq": 1, "bucket_minutes": 1, "begin": 0, "end": 0, "protocols": [], "traffic": [(0, "<i>", 1)]},
-        **{
-            "channels": [(nasty, 1, 1)],
-            "channel_count": 1,
-            "flows": flows,
-            "latency": [("<i>", nasty, 0, 1.0, 2.0, 3.0)],
-        },
+        **{"channels": [(nasty, 1, 1)], "channel_count": 1, "flows": flows},
+        **{"latency": [("<i>", nasty, 0, 1.0, 2.0, 3.0)]},
         **{"integrity": [("<i>", "ok", 1)], "gaps": [("<i>", 1)], "forest": {}, "rejects": [("<i>", 1)], "batches": []},
     }
     numbers = ReportData(
@@ -212,6 +210,7 @@ def test_names_that_peers_chose_are_text() -> None:
         deepest=14,
         faults=[("check <i>", nasty, 4), ("line", "torn", 1)],
         storage=[(nasty, 2, 10, 20, 30), ("lobby", 1, 5, 0, 0)],
+        publishers=[(nasty, "<i>", 5, 3, 1), ("0xa", "streamr", 4, 0, 2)],
     )
     text = page(numbers, 0)
     cells = read(text)
@@ -224,6 +223,7 @@ def test_names_that_peers_chose_are_text() -> None:
     assert "The deepest thread has 14." in text
     assert rows(cells, "faults")[1] == ("line: torn", 1)
     assert rows(cells, "storage")[1] == ("lobby", 1, 5)
+    assert rows(cells, "publishers")[1] == ("0xa", "streamr", 4, 0, 2)
     assert "<script" not in text
     assert "\x1b" not in text
     assert "<b>" not in text.partition("</h1>")[2].partition("</p>")[0]
@@ -271,6 +271,26 @@ def test_an_axis_of_time_says_when_a_day_and_a_year_begin() -> None:
     assert [tick.text for tick in hours] == ["12:00", "2026", "12:00"]
     assert [tick.text for tick in days] == ["12-30", "2026", "01-03"]
     assert [tick.text for tick in time_ticks(new_year + 1, new_year + 60 * 86_400_000)] == ["01-07", "01-27", "02-16"]
+
+
+@given(st.integers(0, 2 * 10**12), st.integers(0, 10**8))
+@example(60_000, 239)  # 120 periods of two minutes from one end to the other, and one more that both ends touch
+def test_a_picture_has_periods_of_a_round_length(begin: int, minutes: int) -> None:
+    end = begin + minutes * 60_000
+    step = round_period(begin, end, 120)
+    number = {each: end // each - begin // each + 1 for each in ROUND_TIMES}
+    assert number[step] <= 120
+    assert all(number[shorter] > 120 for shorter in ROUND_TIMES if shorter < step)
+
+
+def test_periods_have_names() -> None:
+    told = {minutes: period_name(minutes) for minutes in (1, 30, 60, 720, 1440, 28_800)}
+    assert told == {
+        **{1: "minute", 30: "period of 30 minutes", 60: "hour", 720: "period of 12 hours", 1440: "day"},
+        28_800: "period of 20 days",
+    }
+    named = {period_name(step // 60_000) for step in ROUND_TIMES}
+    assert len(named) == len(ROUND_TIMES), "every length that a period can have is told from the others"
 
 
 def test_percentiles_over_time_are_those_of_the_minutes(made: Made) -> None:
