@@ -106,12 +106,14 @@ attacks: env
 
 soak: $(SPARK)
 	$(PYTHON) -m venv $(VENV)/s3
-	$(VENV)/s3/bin/pip install --quiet --disable-pip-version-check 'moto[server]>=5.2,<6' 'pandas>=2' 'deltalake>=1.6' 'pyarrow>=18'
+	$(VENV)/s3/bin/pip install --quiet --disable-pip-version-check 'moto[server]>=5.2,<6' 'pandas>=2' 'deltalake>=1.6' 'pyarrow>=18' \
+		'pyspark-client>=4.2,<5' 'msgspec>=0.19'
 	PANDAS_PYTHON=$(VENV)/s3/bin/python TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults tests/properties/test_direct_machine.py tests/properties/test_same_log.py \
 		tests/properties/test_linked_gateways.py \
 		tests/pipeline/test_live.py tests/pipeline/test_processes.py tests/attacks/test_fuzz_connections.py \
 		tests/gateway/cluster tests/gateway/commands/test_cluster_demo.py tests/benchmarks/test_cluster.py
 	MOTO_SERVER=$(VENV)/s3/bin/moto_server PANDAS_PYTHON=$(VENV)/s3/bin/python TRELLIS_SOAK=120 $(BIN)/python -m pytest -s tests/pipeline/test_object_store.py
+	CONNECT_PYTHON=$(VENV)/s3/bin/python $(BIN)/python -m pytest tests/pipeline/test_connect.py
 	TRELLIS_SOAK=1 $(BIN)/python -m pytest tests/test_package.py
 	$(BIN)/python -m tests.faults.harness --runs 1000 --jobs $(WORKERS)
 	$(BIN)/python -m tests.attacks.steady --minutes 60

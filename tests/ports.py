@@ -30,3 +30,9 @@ def reserved_port() -> int:
         _reserved.append(sign)
         return port
     raise AssertionError("all ports are taken")
+
+
+def listens(port: int) -> bool:
+    """Whether a server on this machine accepts connections at *port*."""
+    with socket.socket() as probe:
+        return not probe.connect_ex(("127.0.0.1", port))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from tests.pipeline.test_processes import (
     made_at_once,
     trellis,
 )
-from tests.ports import reserved_port
+from tests.ports import listens, reserved_port
 from tests.waiting import until
 
 SERVER = os.environ.get("MOTO_SERVER")
@@ -63,11 +62,6 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
         _store.cache_clear()
         process.terminate()
         process.wait(30)
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return not probe.connect_ex(("127.0.0.1", port))
 
 
 def table(spec: TableSpec) -> DeltaTable | None:
