@@ -1,4 +1,4 @@
-"""Attacks that need a gateway with keys, with TLS, on trio or with few descriptors; and those that wait."""
+"""Some attacks need a gateway with keys, with TLS, on trio or with few descriptors, and some have to wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How several rounds of an attack are judged, and printed as one."""
+"""Several rounds of an attack are judged and printed as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hour of mixed traffic finds; the hour itself is part of `make soak`."""
+"""The mixed traffic of the steady load detects growth and lost messages; the hour itself is part of `make soak`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_growth_is_found() -> None:
     assert [words.split()[0] for words in grown(leaking)] == ["memory", "descriptors", "threads", "tasks"]
 
 
-def test_rounds_are_played_and_nobody_loses_anything(tmp_path: Path) -> None:
+def test_rounds_of_mixed_traffic_lose_no_messages(tmp_path: Path) -> None:
     load = SteadyLoad(tmp_path, seed=4, settle=0.5, filling=0)
     load.run(0.1)
     assert len(load.rounds) == 1

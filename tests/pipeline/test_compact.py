@@ -1,4 +1,4 @@
-"""Which files `compact` merges, and which it leaves."""
+"""`compact` merges small files, and leaves large ones alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row for each message and node, however often and in whatever spelling the log has it."""
+"""Each message and node has one row, however often and in whatever spelling it was logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Delta table: what a commit holds, what other writers and power failures do to it, and new columns."""
+"""A Delta table survives concurrent writers and power failures, and accepts new columns."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STEPS = (
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=3, max_size=20), st.integers(0, 2**32))
-def test_whatever_happens_to_a_table_it_has_each_row_once(steps: list[str], seed: int) -> None:
+def test_a_table_has_each_row_once_after_any_steps_and_kills(steps: list[str], seed: int) -> None:
     """Batches with rows, with none, with a large file; merges and vacuums; and kills at each of these."""
     dice, batch, seqs = random.Random(seed), 0, list[int]()
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -121,7 +121,7 @@ def test_a_batch_is_one_commit_with_its_transaction_and_state(tmp_path: Path, na
     assert sequences(table) == [1, 2, 3]
 
 
-def test_what_is_made_of_a_table_is_made_again_only_if_its_rows_changed(tmp_path: Path) -> None:
+def test_derived_tables_are_recomputed_only_if_rows_changed(tmp_path: Path) -> None:
     table = Table(tmp_path, TOPIC_PACKETS, "decode")
     states = [state_of(add(table, 1, packet(1), packet(2)))]
     assert state_of(add(table, 2)) == states[0], "a batch without rows"
@@ -157,7 +157,7 @@ def test_of_two_that_write_the_same_batch_one_is_refused(tmp_path: Path) -> None
     assert sequences(one) == [1, 2]
 
 
-def test_who_commits_between_a_look_and_a_commit_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_is_refused_after_a_concurrent_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The conflict is found by the commit itself: nothing between the look at the table and the commit protects it."""
     one, other = (Table(tmp_path, TOPIC_PACKETS, "decode") for _ in range(2))
     add(one, 1, packet(1))

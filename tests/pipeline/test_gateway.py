@@ -1,4 +1,4 @@
-"""The pipeline and a running gateway: its log is read over HTTP, and it is told the statistics."""
+"""The pipeline reads the log of a running gateway over HTTP, and publishes statistics to it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_each_run_may_read_another_gateway_of_a_cluster(
     assert rows(run, REJECTS) == []
 
 
-def test_everything_that_the_how_to_page_says_can_be_done_in_its_order(
+def test_the_commands_of_the_how_to_page_work_in_order(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page's commands on the Spark of these tests; `test_processes.py` starts processes of their own."""
@@ -193,7 +193,7 @@ class Spoiled(BaseHTTPRequestHandler):
         """Nothing to say."""
 
 
-def test_a_line_that_was_damaged_on_the_way_is_rejected_by_its_place(make_run: MakeRun) -> None:
+def test_a_line_damaged_in_transit_is_rejected_with_its_position(make_run: MakeRun) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Spoiled) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         run = make_run(source=HttpSource(url := f"http://127.0.0.1:{server.server_port}"))
@@ -214,7 +214,7 @@ class BusyGateway(Spoiled):
             super().do_GET()
 
 
-def test_who_follows_goes_on_when_the_gateway_does(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_continues_when_the_gateway_returns(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway is away, has no time for the workers, and then has."""
     stop, said, tries = threading.Event(), list[str](), list[str]()
     with ThreadingHTTPServer(("127.0.0.1", 0), BusyGateway) as server:
@@ -242,7 +242,7 @@ def test_who_follows_goes_on_when_the_gateway_does(make_run: MakeRun, monkeypatc
         ingest.run(make_run(source=HttpSource("http://127.0.0.1:1")))
 
 
-def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_missing_or_wrong_key_is_reported(make_run: MakeRun, tmp_path: Path) -> None:
     KeyFile(tmp_path / "data/keys/api-keys.json").add("pipeline", ["admin:*", "history:*"])
     with Server(tmp_path / "data") as server:
         url = f"http://{server.http}"
@@ -256,7 +256,7 @@ def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_p
                 assert f"{option}: {url} refuses" in done.stderr
 
 
-def test_everybody_hears_the_statistics_once(make_run: MakeRun, tmp_path: Path) -> None:
+def test_statistics_are_published_once_on_every_protocol(make_run: MakeRun, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     import_log(lines(mixed(400)), data, 1 << 47)

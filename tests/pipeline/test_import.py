@@ -1,4 +1,4 @@
-"""What comes from elsewhere becomes segments, and the gateway that takes them shows them on every protocol."""
+"""Imported data becomes segments, which a gateway shows on every protocol."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _check_grove(server: Server) -> None:
     assert found == replies.keys()
 
 
-def test_exported_logs_are_copied_without_what_is_no_record(make_run: MakeRun, tmp_path: Path) -> None:
+def test_exported_logs_are_copied_without_invalid_lines(make_run: MakeRun, tmp_path: Path) -> None:
     told = lines(map(as_rest, talk(120)))
     write(tmp_path / "log", [*told[:50], b"rubbish\n", *told[50:]], each=40)
     rejects = make(make_run(source=LogSource(tmp_path / "log"), output=tmp_path / "out"), tmp_path / "out")

@@ -30,7 +30,7 @@ from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, start
 from tests.pipeline.ingested import MakeRun, by_name, by_spark, cut_off, expected, files, records, rows
 
 
-def test_every_record_becomes_a_row_digit_by_digit(make_run: MakeRun, log: Path) -> None:
+def test_every_record_becomes_a_row_with_exact_digits(make_run: MakeRun, log: Path) -> None:
     told = lines([*talk(500), *(message(501 + i, START + 10**6, text) for i, text in enumerate(NASTY))])
     write(log, told)
     run = make_run()
@@ -60,7 +60,7 @@ def test_segments_are_dealt_out_evenly() -> None:
     assert [len(pile) for pile in distribute(found, 99)] == [1] * 7
 
 
-def test_what_is_new_is_added_and_nothing_twice(make_run: MakeRun, log: Path) -> None:
+def test_only_new_segments_are_ingested(make_run: MakeRun, log: Path) -> None:
     told = lines(talk(300))
     write(log, told[:100])
     run = make_run()
@@ -100,7 +100,7 @@ def test_bad_lines_are_rejected_with_their_places_and_reasons(make_run: MakeRun,
     assert [fault.file for fault in verify(log).faults if fault.offset] == [path.name for path in paths[1:]]
 
 
-def test_more_ways_to_be_bad(make_run: MakeRun, log: Path) -> None:
+def test_malformed_records_are_rejected_by_kind(make_run: MakeRun, log: Path) -> None:
     told = lines(talk(20))
     odd = [
         _sealed(b'{"seq":21,"time":5,"kind":"peer","first":1,"count":1'),
@@ -181,7 +181,7 @@ def test_the_front_counts_once_each_time_it_is_written(make_run: MakeRun, log: P
     assert rows(run, REJECTS) == []
 
 
-def test_what_the_log_has_no_more_is_not_waited_for(make_run: MakeRun, log: Path) -> None:
+def test_removed_records_leave_no_gap(make_run: MakeRun, log: Path) -> None:
     """A front, a file of facts and a damaged end leave no gap, so that statistics are published past them."""
     told = lines(talk(500))
     facts = [line for line in told if not isinstance(decode(line), Message)]
@@ -199,7 +199,7 @@ def test_what_the_log_has_no_more_is_not_waited_for(make_run: MakeRun, log: Path
     assert len(rows(run, REJECTS)) == 2
 
 
-def test_a_damaged_end_is_known_when_the_next_segment_is_there(make_run: MakeRun, log: Path) -> None:
+def test_the_damaged_end_of_a_segment_is_known_from_the_next_one(make_run: MakeRun, log: Path) -> None:
     told = lines(talk(300))
     write(log, [*told[:99], b"rubbish\n"])
     run = make_run()
@@ -344,7 +344,7 @@ def test_any_gateways_log_of_a_cluster_is_the_source(make_run: MakeRun, log: Pat
     assert rows(run, REJECTS) == []
 
 
-def test_a_log_that_nobody_owns_is_refused(make_run: MakeRun, log: Path) -> None:
+def test_a_log_without_a_known_gateway_is_refused(make_run: MakeRun, log: Path) -> None:
     with pytest.raises(PipelineError, match="no log"):
         ingest.run(make_run())
     write(log, lines([message(1, START)]))

@@ -1,4 +1,4 @@
-"""The jobs that make tables of tables, one after the other on one warehouse."""
+"""The jobs derive tables from tables, one after the other in one warehouse."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_session_starts_without_the_library_that_slows_it(spark: SparkSessio
     assert ("spark-sql_" in classpath, "spark-mllib_" in classpath) == (True, False)
 
 
-def test_where_nothing_is_new_nothing_is_done(whole: Run) -> None:
+def test_jobs_do_nothing_without_new_records(whole: Run) -> None:
     assert [job.run(whole) for job in STEPS] == [0] * len(STEPS)
 
 
@@ -230,9 +230,7 @@ def late(made_without_author: LateAuthor, make_run: MakeRun, log: Path) -> LateA
     return made_without_author.copied(make_run(), log)
 
 
-def test_what_could_not_be_verified_is_verified_when_its_author_comes_late(
-    late: LateAuthor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_are_verified_when_their_author_arrives_late(late: LateAuthor, monkeypatch: pytest.MonkeyPatch) -> None:
     before = late.verdicts
     late.come()
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
@@ -269,7 +267,7 @@ def test_a_copy_is_verified_late_as_well_and_other_files_are_left_alone(late: La
     assert derive.state_of(table.state()) != made_of
 
 
-def test_what_retention_has_removed_keeps_its_verdict(make_run: MakeRun, late: LateAuthor) -> None:
+def test_retired_messages_keep_their_verdict(make_run: MakeRun, late: LateAuthor) -> None:
     """A message that is gone can be checked no more."""
     rows_before = late.run.table(INTEGRITY).state().rows
     compact.run(make_run(keep_days=1))
@@ -280,7 +278,7 @@ def test_what_retention_has_removed_keeps_its_verdict(make_run: MakeRun, late: L
     assert [row for row in found.values() if row["reason"] == codecs.NO_AUTHOR], "the message is gone"
 
 
-def test_nothing_is_verified_twice_and_a_run_that_has_nothing_to_do_says_so(late: LateAuthor) -> None:
+def test_nothing_is_verified_twice_and_an_idle_run_reports_it(late: LateAuthor) -> None:
     said: list[str] = []
     checked = late.verdicts
     assert integrity.run(replace(late.run, say=said.append)) == 0

@@ -1,4 +1,4 @@
-"""A gateway under traffic of all protocols, the pipeline beside it, and both are killed and started again."""
+"""A gateway under traffic of all protocols and the pipeline beside it are both killed and started again."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.timeout(300 * (ROUNDS + 1))
-def test_bronze_is_the_log_record_for_record_whoever_was_killed(spark: Any, tmp_path: Path) -> None:
+def test_the_bronze_table_equals_the_log_after_kills(spark: Any, tmp_path: Path) -> None:
     dice = random.Random(int(os.environ.get("TRELLIS_SEED", "1")))
     data, warehouse = tmp_path / "data", tmp_path / "warehouse"
     table, traffic = warehouse / MESSAGES.name, LiveTraffic(ArborAuthor("a talker"))

@@ -1,4 +1,4 @@
-"""A warehouse that the version before wrote (`tests/vectors/pipeline`), migrated, also by processes that are killed."""
+"""A warehouse of the previous version (`tests/vectors/pipeline`) is migrated, also by processes that are killed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def verdicts(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("job", INTERRUPTED)
-def test_a_migrated_warehouse_goes_on_where_it_was(
+def test_a_migrated_warehouse_continues_at_its_position(
     old: Path, job: str, fresh: Run, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warehouse = old / f"{job}-interrupted"
@@ -155,7 +155,7 @@ def test_files_that_are_missing_are_noticed(old: Path) -> None:
     assert json.loads((warehouse / FORMAT_FILE).read_text()) == {"format": 1}
 
 
-def test_a_warehouse_that_a_job_is_working_on_is_left_alone(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_warehouse_is_not_migrated(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warehouse = old / "decode-interrupted"
     monkeypatch.setattr(JobLock.__init__, "__defaults__", (0.05,))
     with JobLock(warehouse, "decode"), pytest.raises(JobLocked, match="another process is running decode"):
@@ -163,7 +163,7 @@ def test_a_warehouse_that_a_job_is_working_on_is_left_alone(old: Path, monkeypat
     assert not any(warehouse.rglob("_delta_log"))
 
 
-def test_the_command_says_what_it_did(old: Path) -> None:
+def test_the_command_reports_its_result(old: Path) -> None:
     warehouse = old / "decode-interrupted"
     (warehouse / FORMAT_FILE).unlink()  # older than this file
     command = ["pipeline", "migrate", "--warehouse", str(warehouse)]

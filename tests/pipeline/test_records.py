@@ -1,4 +1,4 @@
-"""Lines as rows: compared with the standard library's JSON, and with what the gateway's own reader says of each."""
+"""Lines are parsed into rows as by the standard library's JSON and by the gateway's reader."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def spoiled(dice: random.Random, line: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_line_is_a_record_where_the_gateway_says_so(seed: int) -> None:
+def test_parse_lines_accepts_only_the_records_of_the_gateway(seed: int) -> None:
     """And its row says what the gateway reads in it, whatever happened to the line."""
     dice = random.Random(seed)
     verdicts = {"row": 0, "reject": 0, "unfit": 0}
@@ -183,7 +183,7 @@ BEHIND = (
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_usual_reader_takes_what_the_gateways_does_and_reads_the_same(seed: int) -> None:
+def test_the_fast_decoder_agrees_with_the_general_one(seed: int) -> None:
     dice = random.Random(seed)
     taken = refused = 0
     for line in lines(talk(3000, seed)):
@@ -201,7 +201,7 @@ def test_the_usual_reader_takes_what_the_gateways_does_and_reads_the_same(seed: 
     assert taken > 250 < refused
 
 
-def test_a_content_that_stands_in_something_else_is_not_taken_for_the_content() -> None:
+def test_a_nested_content_member_is_not_taken_for_the_content() -> None:
     rest = b',"channel":"c","id":"i","kind":"message","protocol":"p","peer":1,"content":1,"key":"k"'
     for native, takes in ((b"", True), (b',"native":{"a":1,"content":1,"b":2}', False)):
         assert bool(decode_fast(sealed(b'{"seq":5,"time":6%b%b' % (native, rest)), GATEWAY)) is takes

@@ -1,4 +1,4 @@
-"""What a power failure leaves of a Delta table, and what the next run makes of it."""
+"""A Delta table is recovered after a power failure."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_everything_is_on_the_disk_before_the_next_step(tmp_path: Path, monkeypa
     assert {*there, *folders} <= synced
 
 
-def test_who_does_not_write_a_table_reads_no_torn_commit(tmp_path: Path) -> None:
+def test_a_reader_refuses_a_torn_commit(tmp_path: Path) -> None:
     """Its state would say that rows are in the table that are not, and derived tables would leave them out for good."""
     table = Table(tmp_path, TOPIC_PACKETS, "decode")
     add(table, 1, packet(1))
@@ -157,7 +157,7 @@ def test_torn_counts_of_batches_are_written_again(make_run: Callable[..., Run]) 
     assert DeltaTable(table.path).to_pyarrow_table()["job"].to_pylist() == ["decode"]
 
 
-def test_each_commit_says_how_many_lines_it_has(tmp_path: Path) -> None:
+def test_each_commit_records_its_number_of_lines(tmp_path: Path) -> None:
     table = Table(tmp_path / "new", TOPIC_PACKETS, "decode")
     add(table, 1, packet(1))
     table.note(TableState(1))

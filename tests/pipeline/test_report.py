@@ -1,4 +1,4 @@
-"""The report: what it says is what the tables say, in a browser as well, and it needs nothing from anywhere."""
+"""The report equals the tables, is shown by a browser, and loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_names_that_peers_chose_are_text() -> None:
     assert "<i>" not in text
 
 
-def test_bars_stand_on_each_other_and_the_tallest_fills_the_picture() -> None:
+def test_bars_are_stacked_and_the_tallest_fills_the_picture() -> None:
     drawn = bars_over_time([(0, "rest", 1), (0, "sprout", 3), (120_000, "rest", 2)], Periods(0, 120_000, 60_000))
     shapes = re.findall(r'x="([\d.]+)" y="([\d.]+)" width="0.84" height="([\d.]+)"', drawn)
     assert [tuple(map(float, shape)) for shape in shapes] == [(0.08, 75, 25), (0.08, 0, 75), (2.08, 50, 50)]
@@ -265,7 +265,7 @@ def test_an_axis_of_time_has_few_round_times(begin: int, minutes: int) -> None:
     assert all(len(tick.text) <= 5 for tick in ticks), "they have room beside each other in a picture of 300 pixels"
 
 
-def test_an_axis_of_time_says_when_a_day_and_a_year_begin() -> None:
+def test_a_time_axis_marks_the_start_of_days_and_years() -> None:
     new_year = 1_767_225_600_000
     hours, days = (time_ticks(new_year - n * 3_600_000, new_year + n * 3_600_000) for n in (20, 72))
     assert [tick.text for tick in hours] == ["12:00", "2026", "12:00"]

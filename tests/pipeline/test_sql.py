@@ -1,4 +1,4 @@
-"""`trellis pipeline sql`: what it prints for people and for programs, and that it only reads."""
+"""`trellis pipeline sql` prints rows for people and for programs, and only reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_table_has_a_view_with_its_rows(whole: Run, capsys: pytest.Capture
     }
 
 
-def test_joins_and_groups_are_what_the_rows_give(whole: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_joins_and_groups_equal_plain_python(whole: Run, capsys: pytest.CaptureFixture[str]) -> None:
     query = """SELECT m.channel, i.verdict, count(*) AS n FROM integrity i
         JOIN messages m ON m.gateway_id = i.gateway_id AND m.seq = i.log_seq GROUP BY ALL"""
     told = [json.loads(line) for line in answer(whole, capsys, query, as_json=True).splitlines()]

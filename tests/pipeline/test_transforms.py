@@ -1,4 +1,4 @@
-"""The transforms on small tables, against plain Python that knows nothing of Spark."""
+"""The transforms agree with plain Python on small tables."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_streamr_is_decoded(spark: SparkSession) -> None:
     assert second["stream"] is None
 
 
-def test_what_the_gateway_could_read_of_an_encrypted_message_is_its_content(spark: SparkSession) -> None:
+def test_the_decrypted_content_of_an_encrypted_message_is_used(spark: SparkSession) -> None:
     sealed = sign_message(said(5, content="c0ffee", encryption_type=2, group_key_id="k"), KEY)
     wrapped = b'{"encrypted":{"groupKeyId":"k","content":"c0ffee"}}'
     given = {"protocol": "streamr", "wire": sealed.encode(32), "native": {"streamr": list(sealed.id)}}
@@ -191,9 +191,7 @@ def test_gaps_are_those_that_a_loop_finds(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 100_000])
-def test_forks_are_found_however_many_there_are(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+def test_forks_are_found_at_any_number(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Also where they are too many to be sent to all workers; late is only what the same gateway logged later."""
     monkeypatch.setattr(gaps_module, "MOST_BROADCAST", most)
     fields = STREAMR.schema.fieldNames()
