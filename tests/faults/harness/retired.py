@@ -24,7 +24,7 @@ from .ledger import LATE, token_of
 SEGMENT = re.compile(r"\d{20}\.jsonl")
 HELD = dict.fromkeys(("ids", "aliases", "sprout_forms"), "WHERE seq IN (SELECT seq FROM records)")
 UNLIKE = ("meta", "streamr_publishers", "streamr_authors")  # publishers stay known until the index is rebuilt
-COLUMNS = {"records": "seq, channel, sender, at, parent"}  # an offset may be a hint
+COLUMNS = {"records": "seq, channel, sender, at"}  # an offset may be a hint
 
 
 def removed_files_of(data: Path) -> Path:
