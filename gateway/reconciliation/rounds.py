@@ -12,7 +12,7 @@ where parts of a sixteenth, as the reference implementations have them, take 170
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 from .items import ItemSet, id_of
@@ -36,6 +36,7 @@ PARTS: Final = 8  # into which a range that differs is divided
 FEW: Final = 16  # items; an answer tells the ids of as many, instead of dividing them
 MIN_MESSAGE: Final = 4_096  # bytes; so that every round gets on
 MAX_MESSAGE: Final = 256 << 10  # bytes; what does not fit is left to the next round
+MAX_TOLD: Final = MAX_MESSAGE // ID_SIZE  # ids that a round tells of each side; the other gateway may lack a million
 
 
 class Comparison(NamedTuple):
@@ -94,7 +95,7 @@ def compare(items: ItemSet, message: bytes, limit: int = MAX_MESSAGE) -> Compari
     have: list[bytes] = []
     need: list[bytes] = []
     for upper, said in decode(message):
-        if writer.size >= limit:
+        if writer.size >= limit or len(have) >= MAX_TOLD:
             return Comparison(_cut(writer, items, at), have, need)
         end = items.rank(upper)
         if _agrees(items, at, end, said):
@@ -103,9 +104,12 @@ def compare(items: ItemSet, message: bytes, limit: int = MAX_MESSAGE) -> Compari
             for part in _parts(items, at, end, upper, PARTS):
                 writer.add(*part)
         else:
-            theirs, ours = set(said or ()), list(items.items(at, end))
-            have += [item for item in ours if id_of(item) not in theirs]
-            need += theirs.difference(map(id_of, ours))
+            theirs = set(said or ())
+            only = (item for item in items.items(at, end) if id_of(item) not in theirs)
+            have += islice(only, MAX_TOLD - len(have))
+            need += theirs.difference(map(id_of, items.items(at, end)))
+            if (rest := next(only, None)) is not None:
+                return Comparison(_cut_before(writer, items, rest), have, need)
             writer.add(upper, None)
         at = end
     return Comparison(None if writer.is_empty else writer.message(), have, need)
@@ -133,6 +137,13 @@ def _cut(writer: MessageWriter, items: ItemSet, at: int) -> bytes:
     """The message without the ranges from rank *at* on: one fingerprint stands for them."""
     writer.add(INFINITY, items.fingerprint(at, len(items)))
     return writer.message()
+
+
+def _cut_before(writer: MessageWriter, items: ItemSet, item: bytes) -> bytes:
+    """The message of which nothing is left to ask before *item*, without the ranges from there on."""
+    rank = items.rank(item)
+    writer.add(_bound(items, rank), None)
+    return _cut(writer, items, rank)
 
 
 def _bound(items: ItemSet, rank: int) -> bytes:

@@ -24,6 +24,7 @@ START: Final = b""  # before every place
 INFINITY: Final = b"\xff" * TIME_SIZE  # after every place
 MAX_TIME: Final = (1 << 64) - 2
 SKIP, FINGERPRINT, IDS = 0, 1, 2
+MAX_RANGES: Final = 1 << 15  # of a message; 256 KiB have room for 27,000 that say something or lie between such ranges
 
 Payload = None | bytes | list[bytes]
 
@@ -129,12 +130,15 @@ class _Reader:
         self._time = 0
 
     def ranges(self) -> Iterator[Range]:
-        last = START
+        last, count = START, 0
         while self._at < len(self._data):
             upper = self._bound()
             if upper < last or last == INFINITY:
                 raise MalformedSync("its bounds do not ascend")
             last = upper
+            count += 1
+            if count > MAX_RANGES:
+                raise MalformedSync(f"it has more than {MAX_RANGES:,} ranges")
             yield Range(upper, self._payload())
 
     def _payload(self) -> Payload:

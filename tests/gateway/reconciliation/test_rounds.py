@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.reconciliation import rounds
 from gateway.reconciliation.items import BLOCK, ItemSet, id_of, make_item, seq_of
 from gateway.reconciliation.rounds import MIN_MESSAGE, answer, begin, compare
 from gateway.reconciliation.wire import INFINITY, MalformedSync, Range, decode, encode, place
@@ -149,3 +150,16 @@ def test_a_hostile_message_cannot_make_a_long_answer() -> None:
     everything = encode([Range(INFINITY, [])])
     assert len(answer(ours, everything, MIN_MESSAGE)) <= MIN_MESSAGE + 1_024
     assert decode(answer(ours, everything, MIN_MESSAGE))[-1].upper == INFINITY
+
+
+def test_a_round_tells_a_bounded_number_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "MAX_TOLD", 50)
+    ours = item_set(map(item, range(MANY)))
+    assert len(compare(ours, encode([Range(INFINITY, [])])).have) == 50
+    have, need, count = reconcile(ours, item_set(map(item, range(3, MANY + 3))), 1 << 18)
+    assert (len(have), len(need)) == (3, 3)
+    for theirs in ((), range(MANY, MANY + 60), range(0, MANY, 100)):
+        have, need, count = reconcile(ours, item_set(map(item, theirs)), 1 << 18)
+        assert have == {id_of(item(number)) for number in set(range(MANY)) - set(theirs)}
+        assert need == {id_of(item(number)) for number in set(theirs) - set(range(MANY))}
+        assert count <= 3 * MANY // 50

@@ -86,6 +86,7 @@ MALFORMED = {
     "a part of an id at infinity": "610001ab00",
     "descending bounds": "61" + "0301ab" + "00" + "0101aa" + "00",
     "something after infinity": "61" + "000000" + "000000",
+    "more ranges than anybody needs": "61" + "010000" * ((1 << 15) + 1),
 }
 
 
