@@ -15,11 +15,11 @@ from typing import Final
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 
-from gateway.http.bodies import network_of
-from gateway.http.fair_queue import FairQueue
+from gateway.http.callers import admit_request
 from gateway.http.pages import HEADERS, accepts_gzip, redirect
 from gateway.http.problems import Problem, shortened
 from gateway.http.routes import ProblemRoute
+from gateway.http.thread_queue import ThreadQueue
 
 from .manual import Manual
 from .markup import Document, address_of, file_of
@@ -47,7 +47,7 @@ def router(manual: Manual | None = None) -> APIRouter:
     pages = packaged() if manual is None else manual
     style = (Path(__file__).parent / STYLE).read_bytes()
     routes = APIRouter(route_class=ProblemRoute, include_in_schema=False)
-    searches = FairQueue(MAX_WAITING)
+    searches = ThreadQueue(MAX_WAITING)
 
     async def enter(request: Request) -> Response:
         """Redirect to the folder, so that links work below any prefix."""
@@ -59,10 +59,10 @@ def router(manual: Manual | None = None) -> APIRouter:
             return _response(request, style, CSS, PAGE_POLICY)
         if name == SEARCH:
             words = request.query_params.get("q", "")[:MAX_WORDS]
-            network = network_of(request)
-            request.app.state.gateway.charge(network, SEARCH_COST)
-            async with searches.turn(network):
-                text = await to_thread.run_sync(partial(search_page, pages, words))
+            gateway = request.app.state.gateway
+            network = admit_request(gateway, request)
+            gateway.charge(network, SEARCH_COST)
+            text = await searches.run(gateway, network, partial(search_page, pages, words))
             return _response(request, text.encode(), HTML, PAGE_POLICY)
         if (picture := await to_thread.run_sync(pages.picture, name)) is not None:
             return _response(request, picture, SVG, PICTURE_POLICY)

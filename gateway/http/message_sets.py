@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
+from time import monotonic, sleep
 from typing import Final, TypeVar
-
-import anyio
-import anyio.to_thread
 
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Unavailable
@@ -21,8 +19,8 @@ from gateway.reconciliation.reading import read_items
 from gateway.reconciliation.saved import MessageSet, SavedSets
 from gateway.runtime import Gateway
 
-from .fair_queue import FairQueue
 from .problems import Problem
+from .thread_queue import ThreadQueue
 
 MAX_SETS: Final = 2  # kept at a time
 MAX_ITEMS: Final = 2_000_000  # messages of one set, which take 110 MB
@@ -42,7 +40,7 @@ class MessageSets:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._queue = FairQueue(MAX_WAITING)
+        self._queue = ThreadQueue(MAX_WAITING)
         self._sets = BoundedMap[frozenset[str], MessageSet](MAX_SETS)
 
     @cached_property
@@ -64,22 +62,21 @@ class MessageSets:
 
         It waits for a turn of *network*. Raises `Problem` if the messages are too many, `Throttled` or `Unavailable`.
         """
-        async with self._queue.turn(network):
-            try:
-                await self._wait_for_index()
-                return await anyio.to_thread.run_sync(partial(self._use, channels, call))
-            finally:
-                self._gateway.budget.enter(self)
+        try:
+            return await self._queue.run(self._gateway, network, partial(self._use, channels, call))
+        finally:
+            self._gateway.budget.enter(self)
 
-    async def _wait_for_index(self) -> None:
+    def _wait_for_index(self) -> None:
         index, goal = self._gateway.index, self._gateway.index.synced_seq
-        with anyio.move_on_after(INDEX_SECONDS):
-            while index.level < goal and index.trouble is None:
-                await anyio.sleep(0.01)
+        deadline = monotonic() + INDEX_SECONDS
+        while index.level < goal and index.trouble is None and monotonic() < deadline:
+            sleep(0.01)
         if index.level < goal or index.trouble is not None:
             raise Unavailable(index.trouble or "the index is behind the log")
 
     def _use(self, channels: frozenset[str], call: Callable[[ItemSet], T]) -> T:
+        self._wait_for_index()
         sets, index = self._sets, self._gateway.index
         level, first_kept = index.level, index.first_kept
         kept = sets.pop(channels) or self._grown(sets, channels, level, first_kept)
