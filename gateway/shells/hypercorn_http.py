@@ -95,6 +95,11 @@ class HypercornConnection(TCPServer):
         self._leave()
         self._task_group.spawn(self._initiate_server_close)
 
+    async def _close(self) -> None:
+        """Close the connection; from now on it is no idle one, because its task group has ended."""
+        self._leave()
+        await super()._close()
+
     def _leave(self) -> None:
         if self.network:
             self.gateway.admission.mark_busy(self)
