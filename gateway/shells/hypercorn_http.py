@@ -95,11 +95,6 @@ class HypercornConnection(TCPServer):
         self._leave()
         self._task_group.spawn(self._initiate_server_close)
 
-    async def _close(self) -> None:
-        """Close the connection; from now on it is no idle one, because its task group has ended."""
-        self._leave()
-        await super()._close()
-
     def _leave(self) -> None:
         if self.network:
             self.gateway.admission.mark_busy(self)
@@ -133,6 +128,7 @@ class HypercornConnection(TCPServer):
 
     async def _close(self) -> None:
         """Close once the client has closed, or soon: closing with unread input would reset the connection."""
+        self.gateway.admission.mark_busy(self)  # `close_idle` needs the task group, which has ended
         discarded = 0
         with trio.move_on_after(LINGER_SECONDS), suppress(*DISCONNECTED, *NOT_READABLE):
             await self.stream.send_eof()
