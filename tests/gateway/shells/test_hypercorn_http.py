@@ -47,8 +47,9 @@ def test_a_client_that_reads_nothing_is_disconnected_on_trio_too(monkeypatch: py
     assert ends == ([] if reads else [Closed()])
 
 
-def test_an_answer_on_a_closing_connection_is_dropped_on_trio() -> None:
-    ends: list[Event] = []
+def test_a_closing_connection_is_not_idle_and_its_answers_are_dropped_on_trio() -> None:
+    ends, busy = list[Event](), list[object]()
+    gateway = SimpleNamespace(admission=SimpleNamespace(mark_busy=busy.append))
 
     class Ends:
         async def handle(self, event: Event) -> None:
@@ -60,9 +61,10 @@ def test_an_answer_on_a_closing_connection_is_dropped_on_trio() -> None:
         stream, unused = await listener.accept(), cast("Any", None)
         async with client, stream, listener:
             connection = hypercorn_http.HypercornConnection(unused, unused, unused, unused, cast("Any", stream))
-            connection.protocol = cast("Any", Ends())
+            connection.protocol, connection.gateway = cast("Any", Ends()), cast("Any", gateway)
             closing = connection._close()
             closing.send(None)  # it has begun to tell the client, and waits for its turn
+            assert busy == [connection], "its task group has ended, so it cannot be closed to make room for another"
             with pytest.raises(trio.BusyResourceError):
                 await stream.send_all(b"x")
             await connection.protocol_send(RawData(b"x"))
