@@ -89,8 +89,12 @@ class _PatientStream(httpcore.AsyncNetworkStream):
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.AsyncNetworkStream:
-        """Return the connection with TLS."""
-        return _PatientStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+        """Return the connection with TLS; close it if the handshake is cancelled, as by a receiver that is too slow."""
+        try:
+            return _PatientStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+        except anyio.get_cancelled_exc_class():
+            await self._stream.aclose()
+            raise
 
     def get_extra_info(self, info: str) -> Any:
         """Return what the connection below knows."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nats.js.manager import JetStreamManager
 
 from gateway.jetstream import reader
 from gateway.jetstream.reader import PORTION, EntryReader, StreamEntry
@@ -28,7 +29,10 @@ class BusyConnection:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reader, "SILENCE_SECONDS", 3600.0)
         monkeypatch.setattr(reader, "RETRY_SECONDS", 0.0)
-        monkeypatch.setattr(reader, "JetStreamManager", lambda _client: self)
+        # A reader that an earlier test left behind in a thread keeps its own manager.
+        monkeypatch.setattr(
+            reader, "JetStreamManager", lambda client: self if client is self else JetStreamManager(client)
+        )
         self.calls: list[str] = []
         self.meanwhile: dict[str, Callable[[], Awaitable[None]]] = {}
         self.sent = 0  # messages

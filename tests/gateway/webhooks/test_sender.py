@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
@@ -10,9 +11,11 @@ from contextlib import contextmanager
 from ipaddress import ip_network
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from gateway.webhooks.sender import Sender, Verdict
+from tests.still import PATIENCE
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 TRIES = 5
@@ -68,3 +71,31 @@ def test_an_answer_of_many_parts_leaves_the_loop_to_others(answer: bytes) -> Non
     while not longest or (longest[-1] >= 0.02 and len(longest) < TRIES):
         anyio.run(scenario)
     assert min(longest) < 0.02, f"{min(longest) * 1000:.0f} ms of work at once"
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_connection_whose_tls_handshake_takes_too_long_is_closed(loop: str) -> None:
+    """It would stay open until the garbage collector finds it."""
+
+    def run(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(PATIENCE)
+            while connection.recv(1 << 16):
+                pass
+        closed.set()
+
+    async def scenario(url: str) -> None:
+        sender = Sender([ip_network("127.0.0.0/8")], "test")
+        assert (await sender.send(url, {}, b"{}", 0.2)).error == "no complete answer within 0.2 s"
+        assert await anyio.to_thread.run_sync(closed.wait, PATIENCE), "while the loop goes on"
+        await sender.close()
+
+    closed = threading.Event()
+    gc.disable()
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=run, args=(listener,), daemon=True).start()
+            anyio.run(scenario, f"https://127.0.0.1:{listener.getsockname()[1]}/", backend=loop)
+    finally:
+        gc.enable()

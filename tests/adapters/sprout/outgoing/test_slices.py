@@ -13,6 +13,7 @@ from adapters.sprout.store.line_cache import LineCache
 from adapters.sprout.wire.codec import MAX_BODY
 from gateway.core.errors import Unavailable
 from gateway.core.message import Form, PendingForm
+from tests.still import PATIENCE
 
 COUNT = 200
 
@@ -71,7 +72,7 @@ def test_no_step_looks_up_more_than_a_slice(
     while not (heard := line.read()):  # its first line at least
         assert other.send("version 5 0.0\n") == "status 5 0\n", "others are served meanwhile"
         before = looked
-        place.posted.get_nowait()()
+        place.posted.get(timeout=PATIENCE)()
         steps.append(looked - before)
     assert max(steps) <= SLICE
     assert sum(steps) == len(expected)
