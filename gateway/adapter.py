@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from gateway.core.contracts import TakingOver
 from gateway.core.errors import RequestError
 from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.principal import Principal
@@ -342,11 +343,12 @@ class Adapter(ABC):
         """
         return ()
 
-    def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
+    def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> TakingOver:  # noqa: ARG002
         """Publish *wire*, which another gateway has kept of a message that came to it in this protocol.
 
         *needs* is the result of `needed_by` there. An unsigned message is attributed to *caller*, shown as *who*.
-        Return whether the message was new. Raises `Incomplete` if other messages have to come first, and
+        It is done in steps of a few milliseconds, between which the loop serves others. Return whether the message was
+        new. Raises `Incomplete` if other messages have to come first, and
         `RequestError` if it is not valid, is not for *channel*, or if the protocol transfers messages only over links.
         """
         raise RequestError(f"{self.title} messages are exchanged only over links")

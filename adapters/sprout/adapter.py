@@ -17,6 +17,7 @@ from adapters.sprout.store.learning import learn
 from adapters.sprout.store.tables import NAME, TABLES, TABLES_BY_RECORD, rows
 from adapters.sprout.wire.asyncapi import messages
 from gateway.adapter import Adapter, ConnectionRequest, Installation, Listener, OutboundLink, Services, WireMessage
+from gateway.core.contracts import TakingOver
 from gateway.core.errors import Unavailable
 from gateway.core.histogram import Histogram
 from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm
@@ -215,12 +216,12 @@ class SproutAdapter(Adapter):
         """The nodes that the node of *message* cannot be checked without, other messages left out."""
         return nodes_above(self.parts.nodes, message)
 
-    def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
+    def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> TakingOver:  # noqa: ARG002
         """Take the node *wire* of another gateway as the same node; return whether it was new."""
         session = self.open(HandoverSession, caller)
         session.link = True  # it carries nodes of many authors
         try:
-            return take_over(self.parts.nodes, self.parts.intake, session, wire, needs, channel)
+            return (yield from take_over(self.parts.nodes, self.parts.intake, session, wire, needs, channel))
         finally:
             session.receive_eof()
 

@@ -17,11 +17,12 @@ from adapters.sprout.sessions.session import SproutSession
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import NodeLine, node_line
+from gateway.core.contracts import TakingOver
 from gateway.core.errors import Incomplete, RequestError
 from gateway.core.message import Message, PendingForm
 from gateway.core.shared_ids import canonical_in, common_id
 
-MAX_ABOVE: Final = 64  # nodes that come with one message; their signatures are checked in one turn of the loop
+MAX_ABOVE: Final = 64  # nodes that come with one message
 OTHER_CHANNEL: Final = (
     "here its community is another channel; gateways that name each other in sprout.gateways share their channels"
 )
@@ -78,23 +79,30 @@ def _entity(nodes: NodeDirectory, id: str) -> tuple[Node, bytes] | None:
 
 def take_over(
     nodes: NodeDirectory, intake: Intake, session: SproutSession, wire: bytes, above: Sequence[bytes], channel: str
-) -> bool:
-    """Take the reply *wire* after the nodes *above* it, as `Adapter.take_over` says; return whether it was new."""
+) -> TakingOver:
+    """Take the reply *wire* after the nodes *above* it, a node in each step; return whether it was new.
+
+    `Adapter.take_over` says more.
+    """
     line = _line(wire)
     node = _decode(line)
     if not isinstance(node, Reply):
         raise RequestError("the node is not a reply")
-    lines = [_line(each) for each in above[:MAX_ABOVE]]
+    lines = list[NodeLine]()
+    for each in above[:MAX_ABOVE]:
+        yield
+        lines.append(_line(each))
     community = nodes.node(node.community) or next((_decode(each) for each in lines if each.id == node.community), None)
     if not isinstance(community, Community):
         raise Incomplete((node.community,))
     if intake.channel_of(node.community, community) != channel:
         raise RequestError(OTHER_CHANNEL)
-    for each in lines:
-        if not nodes.store.has(each.id):
-            if _community(each) not in (node.community, NULL_ID):  # it would be published on another channel
+    for line_above in lines:
+        yield
+        if not nodes.store.has(line_above.id):
+            if _community(line_above) not in (node.community, NULL_ID):  # it would be published on another channel
                 raise RequestError(OTHER_COMMUNITY)
-            intake.take(each, session, requested=True)
+            intake.take(line_above, session, requested=True)
     next_seq = session.bus.ledger.next_seq
     taken = intake.take(line, session)
     if taken.missing:

@@ -31,6 +31,7 @@ from adapters.streamr.wire.ids import NAME, key_exchange_address, stream_of
 from adapters.streamr.wire.versions import UnsupportedVersion, versions_of
 from gateway.access.auth import Access
 from gateway.adapter import Adapter, ConnectionRequest, Installation, OutboundLink, Refusal, Services, WireMessage
+from gateway.core.contracts import TakingOver
 from gateway.core.histogram import Histogram
 from gateway.core.message import Form, Message, Peer
 from gateway.core.principal import Principal
@@ -136,8 +137,8 @@ class StreamrAdapter(Adapter):
             session.form_key = WITH_ID
         return session
 
-    def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> bool:  # noqa: ARG002
-        """Publish a stream message that another gateway has kept."""
+    def take_over(self, wire: bytes, needs: Sequence[bytes], channel: str, caller: Principal, who: Peer) -> TakingOver:  # noqa: ARG002
+        """Publish a stream message that another gateway has kept, in one step."""
         return take_over(self.bus, self.parts.publish_handler, wire, channel, caller, who)
 
     def links(self) -> list[OutboundLink]:

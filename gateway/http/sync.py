@@ -7,7 +7,8 @@ until the differences are known. Then each hands over messages that the other la
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Generator, Iterator
+from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
 from typing import Annotated, Final, NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ import msgspec
 from fastapi import Request, Response
 
 from gateway.core.channels import valid_name
-from gateway.core.errors import Incomplete, RequestError, Throttled
+from gateway.core.errors import Incomplete, RequestError, Throttled, Unavailable
 from gateway.core.message import REST, Message
 from gateway.reconciliation import rounds
 from gateway.reconciliation.items import ItemSet, id_of
@@ -30,10 +31,12 @@ from .callers import Caller
 from .kit import wait_until_accepted, wait_until_synced
 from .media import NDJSON, TEXT
 from .message_sets import MessageSets
+from .paced import run_in_turn
 from .problems import Problem, problem_of
 from .routes import MAX_INTEGER, Names, Route, Selected
 from .selection import Selection, parse_selection, pattern_of
 from .sync_messages import Handed, incomplete, line_of, parse_line, result, take
+from .wanted import while_wanted
 
 MAX_MESSAGE: Final = 2 * rounds.MAX_MESSAGE  # bytes of a request; other implementations may be more talkative
 MAX_IDS: Final = 256  # messages that one request hands over
@@ -43,6 +46,7 @@ COST: Final = 10  # requests that a comparison counts as
 NAMES: Final = 256  # channels that are looked at in one turn of the loop
 OCTETS: Final = "application/octet-stream"
 EVERY_CHANNEL: Final = Selection(prefixes=("",))
+STOPS: Final = problem_of(Unavailable("the gateway stops; hand the message over again"))
 NOT_SELECTED: Final = "the message is on another channel than those that the request names"
 
 BYTES = {"type": "string", "format": "binary", "description": "A message of negentropy, version 1."}
@@ -134,6 +138,8 @@ class Sync:
                 await anyio.sleep(0)
             message = self.gateway.index.entry(seq)
             if isinstance(message, Message) and message.channel in names:
+                if message.wire is not None:
+                    await anyio.sleep(0)  # looking up what it needs takes as long as many messages
                 lines.append(line_of(self.gateway, message, given))
                 size += len(lines[-1])
         return Response(b"".join(lines), media_type=NDJSON[0])
@@ -152,10 +158,13 @@ class Sync:
         caller.pace("")
         self.gateway.bus.check_log()
         async with self._body(request, 2 * MAX_LINES) as body:
-            async with body.turn():
-                lines = _lines(body.data)
+            count = _count_lines(body.data)
             handover = _Handover(caller, selection, body.network, [])
-            results = [await self._take(handover, line, count) for count, line in enumerate(lines)]
+            results = list[bytes]()
+            async with while_wanted(self.gateway, request):
+                for line in _lines(body.data):
+                    results.append(await self._take(handover, line, len(results)))
+        results += [STOPS.body(line=number) + b"\n" for number in range(len(results), count)]
         if handover.taken:
             await wait_until_accepted(self.gateway.bus, handover.taken[-1])
         await wait_until_synced(self.gateway.log, self.gateway.log.next_seq - 1)
@@ -175,11 +184,8 @@ class Sync:
             if valid_name(handed.channel):  # nobody waits for what they may not do
                 caller.authorize("publish", handed.channel)
             await _wait_for_rate(caller, handed.channel)
-            if handed.needs:
-                await anyio.sleep(0)  # many signatures are checked
-            if self.gateway.membership is not None:
-                await self.gateway.membership.until_acting()  # the turn may have passed to others meanwhile
-            found = take(caller, handed)
+            caller.charge(len(handed.needs))
+            found = await self._finish(take(caller, handed), handover.network)
         except Incomplete as error:
             assert handed is not None
             self.gateway.metrics.count("handed_over", "incomplete")
@@ -193,6 +199,31 @@ class Sync:
             handover.taken.append(found)
         self.gateway.metrics.count("handed_over", "known" if found is False else "accepted")
         return result(handed, found is not False)
+
+    async def _finish(self, steps: Generator[None, None, T], network: str) -> T:
+        """Do *steps*, all but the first in turns that long answers share, while this gateway acts; return the result.
+
+        In a cluster the turn to act may pass to others between two steps.
+        """
+        results = list[T]()
+
+        def advance() -> None:
+            try:
+                next(steps)
+            except StopIteration as end:
+                results.append(end.value)
+
+        with closing(steps):
+            await self._until_acting()
+            advance()
+            while not results:
+                await self._until_acting()
+                await run_in_turn(self.gateway.answer_scheduler, network, advance)
+        return results[0]
+
+    async def _until_acting(self) -> None:
+        if self.gateway.membership is not None:
+            await self.gateway.membership.until_acting()
 
     def _body(self, request: Request, limit: int) -> AbstractAsyncContextManager[IncomingBody]:
         return hold_body(request, limit, self.gateway.bus.read_pacer, (MalformedSync, Problem))
@@ -221,15 +252,22 @@ class Sync:
         return caller, frozenset(found)
 
 
-def _lines(body: bytearray) -> list[bytes]:
-    """Return the lines of *body*; raise `Problem` if there are more than `MAX_IDS`, before they take memory."""
-    too_many = Problem("invalid-parameter", f"not more than {MAX_IDS} lines in one request")
-    if body.count(b"\n") > MAX_IDS or body.count(b"\r") > MAX_IDS:
-        raise too_many
-    lines = bytes(body).splitlines()
-    if len(lines) > MAX_IDS:
-        raise too_many
-    return lines
+def _count_lines(body: bytearray) -> int:
+    """Return how many lines *body* has; raise `Problem` if there are more than `MAX_IDS`."""
+    count = body.count(b"\n") + (not body.endswith(b"\n"))
+    if count > MAX_IDS:
+        raise Problem("invalid-parameter", f"not more than {MAX_IDS} lines in one request")
+    return count if body else 0
+
+
+def _lines(body: bytearray) -> Iterator[bytes]:
+    """Yield the lines of *body*, one after the other: a copy of all of them would take as much memory again."""
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start)
+        end = len(body) if end < 0 else end
+        yield bytes(body[start:end]).removesuffix(b"\r")
+        start = end + 1
 
 
 async def _parse_in_turn(line: bytes, network: str) -> Handed:

@@ -7,7 +7,7 @@ publishes it, signed as it is. `gateway.core.shared_ids` says which id a message
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from itertools import islice
 from typing import Annotated, Final
 
@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.adapter import Adapter
 from gateway.core.channels import valid_name
+from gateway.core.contracts import TakingOver
 from gateway.core.errors import Incomplete, UnknownChannel
 from gateway.core.jsontext import check, dumps, one_line
 from gateway.core.message import LATE_AFTER, REST, Message
@@ -105,8 +106,8 @@ def parse_line(line: bytes) -> Handed:
     return handed
 
 
-def take(caller: Caller, handed: Handed) -> Message | bool:
-    """Publish the message that another gateway *handed* over; return it, or False if it is known here.
+def take(caller: Caller, handed: Handed) -> Generator[None, None, Message | bool]:
+    """Publish, in steps, the message that another gateway *handed* over; return it, or False if it is known here.
 
     If an adapter takes it, return whether it was new. Raises `RequestError` if it is refused.
     """
@@ -115,7 +116,7 @@ def take(caller: Caller, handed: Handed) -> Message | bool:
         raise UnknownChannel(channel)
     caller.authorize("publish", channel)
     if not is_canonical(handed.id):
-        return _take_native(caller, handed)
+        return (yield from _take_native(caller, handed))
     content, now = one_line(bytes(handed.content)), clock()
     found = match_shared_id(gateway.bus, handed.id, REST, channel, content)
     if found.is_copy:
@@ -129,14 +130,14 @@ def take(caller: Caller, handed: Handed) -> Message | bool:
     return gateway.bus.publish(message)
 
 
-def _take_native(caller: Caller, handed: Handed) -> bool:
+def _take_native(caller: Caller, handed: Handed) -> TakingOver:
     adapter = _adapter(caller.gateway, handed.protocol)
     if adapter is None or handed.wire is None:
         raise Problem(
             "request-refused", f"{handed.protocol!r} is not a protocol here whose messages can be transferred"
         )
     needs = [each.encode() for each in handed.needs]
-    return adapter.take_over(handed.wire.encode(), needs, handed.channel, caller.principal, caller.who)
+    return (yield from adapter.take_over(handed.wire.encode(), needs, handed.channel, caller.principal, caller.who))
 
 
 def result(handed: Handed, new: bool) -> bytes:

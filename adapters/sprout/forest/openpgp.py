@@ -30,8 +30,10 @@ USER_ID: Final = "Arbor identity key (Automatically generated) <none@arbor.chat>
 MIN_BITS: Final = 1024
 MAX_BITS: Final = 8192
 MAX_EXPONENT: Final = (1 << 24) - 1
-# Self-certifications that are checked: GnuPG adds one whenever the lifetime of a key is changed.
+# Self-certifications that are checked: GnuPG adds one whenever the lifetime of a key is changed. Checking one takes a
+# time that grows with the square of the key's bits, so there may be 8 by a key of 4,096 bits, and 2 by one of 8,192.
 MAX_CERTIFICATIONS: Final = 16
+MAX_CERTIFIED_BITS: Final = 8 * 4096**2
 # Parameters of the keys that `SecretKey.generate` makes.
 _BITS: Final = 2048
 _EXPONENT: Final = 65537
@@ -111,6 +113,7 @@ class PublicKey:
     def _certification(self, primary: bytes, others: list[OpenPGPPacket]) -> Signature:
         """The newest of the key's certifications of its own user ids."""
         certified: bytes | None = None
+        most = min(MAX_CERTIFICATIONS, MAX_CERTIFIED_BITS // self._rsa.key_size**2)
         found: list[Signature] = []
         checked = 0
         for tag, body in others:
@@ -122,7 +125,7 @@ class PublicKey:
                 raise OpenPGPError("a key that is revoked")
             elif certified is not None and (made := self._own_certification(body)):
                 checked += 1
-                if checked > MAX_CERTIFICATIONS:
+                if checked > most:
                     raise OpenPGPError("a key that certifies itself too often")
                 if self._is_valid(made, certified):
                     found.append(made)

@@ -8,6 +8,7 @@ from adapters.streamr.model.users import User
 from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.ids import NAME, channel_of
 from adapters.streamr.wire.message import parse_message
+from gateway.core.contracts import TakingOver
 from gateway.core.errors import RequestError
 from gateway.core.message import Peer
 from gateway.core.principal import Principal
@@ -40,8 +41,9 @@ class _HandoverRequester:
         """Do not pace *author*: the caller is paced."""
 
 
-def take_over(bus: Bus, handler: PublishHandler, wire: bytes, channel: str, caller: Principal, who: Peer) -> bool:
-    """Publish the stream message *wire*, as `Adapter.take_over` says; return whether it was new."""
+def take_over(bus: Bus, handler: PublishHandler, wire: bytes, channel: str, caller: Principal, who: Peer) -> TakingOver:
+    """Publish the stream message *wire*, in one step, as `Adapter.take_over` says; return whether it was new."""
+    yield from ()
     message = parse_message(wire)
     if bus.channels.channel(NAME, channel_of(message.id.stream_id, message.id.stream_partition)) != channel:
         raise RequestError(OTHER_CHANNEL)

@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from threading import Event
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_a_body_is_not_read_without_any_publish_right(make_local: Callable[..., 
 
 
 class Whole(bytearray):
-    """A body that must not be taken apart."""
+    """A body that must not be copied as a whole."""
 
     def __bytes__(self) -> bytes:
         raise AssertionError
@@ -82,11 +83,59 @@ class Whole(bytearray):
         raise AssertionError(keepends)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_lines_are_counted_before_they_are_taken_apart(http: httpx.Client, end: str) -> None:
     found = http.post("/v1/sync/import", content=end * 300)
     assert found.status_code == 422
     assert "256 lines" in found.json()["detail"]
     assert http.post("/v1/sync/import", content=("{}" + end) * 256).status_code == 200
     with pytest.raises(Problem, match="256 lines"):
-        sync._lines(Whole(end.encode() * 300))
+        sync._count_lines(Whole(end.encode() * 300))
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [(b"", []), (b"a", [b"a"]), (b"a\nb\r\n", [b"a", b"b"]), (b"\n\nc", [b"", b"", b"c"])],
+)
+def test_lines_are_taken_apart_one_by_one(body: bytes, lines: list[bytes]) -> None:
+    """A copy of all lines would take as much memory as the body."""
+    assert list(sync._lines(Whole(body))) == lines
+    assert sync._count_lines(Whole(body)) == len(lines)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> tuple[Event, Event]:
+    """Whether a handover waits for its second message, which is for ever, and whether it no longer does."""
+    waits, over, asked = Event(), Event(), count()
+
+    async def wait(*_: object) -> None:
+        if next(asked):
+            waits.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                over.set()
+
+    monkeypatch.setattr(sync, "_wait_for_rate", wait)
+    return waits, over
+
+
+def test_a_handover_ends_with_its_client(http: httpx.Client, waits: tuple[Event, Event]) -> None:
+    body = f"{line(1)}\n{line(2)}".encode()
+    with socket.create_connection((http.base_url.host, http.base_url.port or 0), PATIENCE) as peer:
+        head = f"POST /v1/sync/import HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        peer.sendall(head.encode() + body)
+        assert waits[0].wait(PATIENCE)
+        assert not waits[1].is_set()
+    assert waits[1].wait(PATIENCE)
+
+
+def test_a_handover_is_answered_as_the_gateway_stops(local: Any, waits: tuple[Event, Event]) -> None:
+    with ThreadPoolExecutor() as pool:
+        body = "\n".join(map(line, range(1, 4)))
+        handing = pool.submit(httpx.post, f"{local.url}/v1/sync/import", content=body, timeout=PATIENCE)
+        assert waits[0].wait(PATIENCE)
+        local.call(local.gateway.goodbye)
+        results = [json.loads(each) for each in handing.result().text.splitlines()]
+    assert [each["status"] for each in results] == ["accepted", 503, 503]
+    assert [each.get("line") for each in results] == [None, 1, 2]

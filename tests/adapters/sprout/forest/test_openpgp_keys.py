@@ -11,6 +11,7 @@ from adapters.sprout.forest import openpgp, packets, validate
 from adapters.sprout.forest.openpgp import PublicKey, SecretKey
 from adapters.sprout.forest.packets import OpenPGPError
 from tests.adapters.sprout.forest.keys import CREATED, key_id_of, key_of, new_key, repacked
+from tests.attacks.heavy_keys import HeavyKey
 
 
 def test_earlier_signatures_of_an_expired_key_are_valid() -> None:
@@ -169,6 +170,15 @@ def test_a_key_may_certify_itself_a_few_times() -> None:
     assert PublicKey(certified_often(openpgp.MAX_CERTIFICATIONS)).id == key_id_of("alice")
     with pytest.raises(OpenPGPError, match="too often"):
         PublicKey(certified_often(openpgp.MAX_CERTIFICATIONS + 1))
+
+
+@pytest.mark.parametrize(("bits", "most"), [(2048, 16), (4096, 8), (8192, 2)])
+def test_a_long_key_may_certify_itself_less_often(bits: int, most: int) -> None:
+    """Each of these certifications is forged, which shows only after a time that grows with the square of the bits."""
+    with pytest.raises(OpenPGPError, match="a key without a user id of its own"):
+        PublicKey(HeavyKey(bits, most).public_key)
+    with pytest.raises(OpenPGPError, match="a key that certifies itself too often"):
+        PublicKey(HeavyKey(bits, most + 1).public_key)
 
 
 def test_packets_of_a_key_are_bounded() -> None:
