@@ -183,8 +183,13 @@ class ReadPacer:
         return self._bytes is not None and self._clock() - self._last_switch <= SEVERAL_SECONDS
 
     def serves_others(self, network: str) -> bool:
-        """Whether the loop's time is shared, or the last input was that of another network than *network*."""
-        return self.is_shared or (self._bytes is not None and self._last_network != network)
+        """Whether the loop's time is shared, or the last input was that of another network than *network*.
+
+        False for an empty *network*, which is not paced.
+        """
+        if not network or self._bytes is None:
+            return False
+        return self.is_shared or self._last_network != network
 
     def charge_network(self, network: str, seconds: float) -> float:
         """Charge *seconds* of the loop, for an HTTP request, to *network*; return those to wait before it has another.

@@ -237,6 +237,8 @@ def test_a_network_counts_while_what_it_sent_before_is_handled(paced: Paced) -> 
         read_pacer.record_bytes(there, 1, None)
         read_pacer.charge_network(here, SHARE_BURST)
         assert read_pacer.is_shared
+        assert read_pacer.serves_others(here)
+        assert not read_pacer.serves_others(""), "nobody is paced whose network is not known"
         assert read_pacer.charge_network(here, 1.0) > 0
         paced.now += MAX_PAUSE
 

@@ -102,6 +102,13 @@ def test_fields_are_stored_and_detected_in_the_newest_message(call: Caller, brok
     }
 
 
+@pytest.mark.parametrize("content", [{"long": "x" * (1 << 16)}, {f"n{n}": n for n in range(1_100)}])
+def test_no_fields_are_detected_in_a_message_that_takes_long_to_read(call: Caller, broker: Any, content: Any) -> None:
+    broker.say("s", content)
+    broker.core.settle()
+    assert call("GET", "/streams/s/detectFields").json()["config"]["fields"] == []
+
+
 def test_an_administrator_grants_and_revokes_permissions(guarded: Any, make_caller: Any, alice: Any, bob: Any) -> None:
     call = make_caller(guarded)
     token, theirs = guarded.token(alice), guarded.token(bob)
