@@ -64,8 +64,11 @@ cluster-demo: env
 # file of tests, which takes a worker five seconds.
 test quick coverage: export PYTHONDONTWRITEBYTECODE =
 
+# With AGAIN=1 the tests that fail are run once more, alone and until one fails again: the first run names those that
+# failed only because of what ran beside them. Any other end of the first run than failed tests (1) is final.
 test: $(SPARK)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(if $(AGAIN),|| \
+		{ [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --exitfirst; })
 
 # Temporary files go to memory where /dev/shm exists, so that no test waits for a disk.
 QUICK = PYTEST_DEBUG_TEMPROOT=$(wildcard /dev/shm) $(BIN)/python -m pytest --quick -n $(WORKERS) --dist worksteal \

