@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from gateway.core.contracts import TakingOver
 from gateway.core.errors import RequestError
-from gateway.core.message import Form, Message, Peer, PendingForm
+from gateway.core.message import Form, Message, Peer, PendingForm, TakingOver
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 

@@ -13,7 +13,7 @@ import pytest
 from tests.modules import OURS, ROOT, functions, modules, name_of, nodes, package_of, paths, within
 
 LONGEST_FILE, LONGEST_FUNCTION = 400, 40  # lines
-LONGEST_ADAPTER = 250  # of `adapter.py`, which only puts the other files of its protocol together
+LONGEST_ADAPTER = 249  # of `adapter.py`, which only puts the other files of its protocol together
 
 ERROR_FAMILIES = {"RequestError", "ProtocolError", "OperatorError", "InvalidData"}  # of `gateway.core.errors`
 OTHER_ERRORS = {"AddressRefused", "CompactionStopped"}  # docs/design.md says why each is outside

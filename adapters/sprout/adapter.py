@@ -17,10 +17,9 @@ from adapters.sprout.store.learning import learn
 from adapters.sprout.store.tables import NAME, TABLES, TABLES_BY_RECORD, rows
 from adapters.sprout.wire.asyncapi import messages
 from gateway.adapter import Adapter, ConnectionRequest, Installation, Listener, OutboundLink, Services, WireMessage
-from gateway.core.contracts import TakingOver
 from gateway.core.errors import Unavailable
 from gateway.core.histogram import Histogram
-from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm
+from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm, TakingOver
 from gateway.core.principal import Principal
 from gateway.storage.facts import Lifetime
 from gateway.storage.record import Entry, Fact

@@ -17,9 +17,8 @@ from adapters.sprout.sessions.session import SproutSession
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import NodeLine, node_line
-from gateway.core.contracts import TakingOver
 from gateway.core.errors import Incomplete, RequestError
-from gateway.core.message import Message, PendingForm
+from gateway.core.message import Message, PendingForm, TakingOver
 from gateway.core.shared_ids import canonical_in, common_id
 
 MAX_ABOVE: Final = 64  # nodes that come with one message

@@ -31,9 +31,8 @@ from adapters.streamr.wire.ids import NAME, key_exchange_address, stream_of
 from adapters.streamr.wire.versions import UnsupportedVersion, versions_of
 from gateway.access.auth import Access
 from gateway.adapter import Adapter, ConnectionRequest, Installation, OutboundLink, Refusal, Services, WireMessage
-from gateway.core.contracts import TakingOver
 from gateway.core.histogram import Histogram
-from gateway.core.message import Form, Message, Peer
+from gateway.core.message import Form, Message, Peer, TakingOver
 from gateway.core.principal import Principal
 from gateway.storage.facts import Lifetime
 from gateway.storage.record import Fact

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from .message import Message, Peer
 from .principal import Principal
 from .read_pacer import ReadPacer
-
-# The steps in which an adapter takes over a message that another gateway has kept, and whether it was new.
-TakingOver = Generator[None, None, bool]
 
 MAX_SUBSCRIPTIONS = 10_000  # of one session, so that one peer cannot use up `channels.limit`
 

@@ -6,7 +6,7 @@ and shared by all connections that want it. Nothing here knows what a form looks
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from msgspec import Struct
@@ -77,6 +77,9 @@ class PendingForm:
 
 
 Form = bytes | PendingForm
+
+# The steps in which an adapter takes over a message that another gateway has kept, and whether it was new.
+TakingOver = Generator[None, None, bool]
 
 
 class Message(Struct, eq=False):

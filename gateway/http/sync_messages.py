@@ -15,10 +15,9 @@ import msgspec
 
 from gateway.adapter import Adapter
 from gateway.core.channels import valid_name
-from gateway.core.contracts import TakingOver
 from gateway.core.errors import Incomplete, UnknownChannel
 from gateway.core.jsontext import check, dumps, one_line
-from gateway.core.message import LATE_AFTER, REST, Message
+from gateway.core.message import LATE_AFTER, REST, Message, TakingOver
 from gateway.core.shared_ids import canonical_in, common_id, is_canonical, match_shared_id
 from gateway.reconciliation.reading import digest_of
 from gateway.runtime import Gateway, clock

@@ -8,9 +8,8 @@ from adapters.streamr.model.users import User
 from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.ids import NAME, channel_of
 from adapters.streamr.wire.message import parse_message
-from gateway.core.contracts import TakingOver
 from gateway.core.errors import RequestError
-from gateway.core.message import Peer
+from gateway.core.message import Peer, TakingOver
 from gateway.core.principal import Principal
 
 from .publish_handler import LINK

@@ -12,11 +12,12 @@ from gateway.access.auth import ANONYMOUS
 from gateway.core.channels import CREATION_COST
 from gateway.core.jsontext import loads
 from gateway.core.principal import Principal
-from gateway.http.bodies import SHORT_BODY
 
 from .core_api import MAX_DIGITS, ApiError, CoreApi, RestCaller
 
-MAX_DETECTED = 1_024  # values in a message whose fields are detected: reading it takes less than a millisecond
+# Of a message whose fields are detected: reading it takes less than a millisecond.
+MAX_DETECTED_BYTES = 1 << 16
+MAX_DETECTED_VALUES = 1_024
 # What the reference calls the JSON types of fields.
 FIELD_TYPES = {dict: "map", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
 
@@ -83,7 +84,7 @@ class StreamManagement(CoreApi):
         newest = self._context.services.index.history(channel, newest_first=True, limit=1)
         text = newest[0].content if newest else b"null"
         try:
-            content = loads(text, max_values=MAX_DETECTED) if len(text) <= SHORT_BODY else None
+            content = loads(text, max_values=MAX_DETECTED_VALUES) if len(text) <= MAX_DETECTED_BYTES else None
         except ValueError:  # it has more values
             content = None
         items = content.items() if isinstance(content, dict) else ()
