@@ -38,6 +38,7 @@ LOOK_SECONDS = 1.0  # between checks of the connection; one that is still closin
 MAX_AGE_SECONDS = 7 * 86_400.0  # of what the stream keeps: a gateway that was away for longer needs a peer's log
 STOP_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
+CANCEL_SECONDS = 2 * CLOSE_SECONDS  # for the tasks to end, after which each is cancelled once more
 MIN_PAYLOAD = 8 << 20  # bytes that the server has to take
 
 logger = structlog.get_logger("trellis")
@@ -120,7 +121,10 @@ class JetStream:
     def stop(self) -> None:
         """End the connection; what is not in the stream yet is left out."""
         self._call(self._cancel)
-        self._thread.join(STOP_SECONDS)
+        self._thread.join(CANCEL_SECONDS)
+        if self._thread.is_alive():
+            self._call(self._cancel_all)
+            self._thread.join(STOP_SECONDS)
 
     def status(self) -> JetStreamStatus:
         """Return the state of the connection and of the stream."""
@@ -171,6 +175,11 @@ class JetStream:
     def _cancel(self) -> None:
         if self._main is not None:
             self._main.cancel()
+
+    def _cancel_all(self) -> None:
+        """Cancel each task: one may have lost its cancellation, as `asyncio.wait_for` does when an answer comes too."""
+        for task in asyncio.all_tasks():
+            task.cancel()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
