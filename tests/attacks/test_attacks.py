@@ -19,12 +19,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReusedStage]:
         yield made
 
 
-@pytest.mark.parametrize("attack", rows(USUAL[::2]))
-def test_its_bounds_hold(gateway: ReusedStage, attack: Attack) -> None:
-    outcome = gateway.play(attack)
-    assert outcome.faults() == [], (outcome.report, outcome.cost, outcome.wait)
-
-
 def test_earlier_attackers_are_gone_when_an_attack_begins(gateway: ReusedStage) -> None:
     """What the gateway still reads of them is none of its cost: after `bodies`, `tracker` had up to 135 MiB."""
     gateway.stage.rest()
@@ -42,3 +36,9 @@ def test_earlier_attackers_are_gone_when_an_attack_begins(gateway: ReusedStage) 
     hanging_up.join()
     gateway.stage.rest()
     assert gateway.stage.attacker_connections == 0
+
+
+@pytest.mark.parametrize("attack", rows(USUAL[::2]))
+def test_its_bounds_hold(gateway: ReusedStage, attack: Attack) -> None:
+    outcome = gateway.play(attack)
+    assert outcome.faults() == [], (outcome.report, outcome.cost, outcome.wait)
