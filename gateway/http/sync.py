@@ -201,9 +201,10 @@ class Sync:
         return result(handed, found is not False)
 
     async def _finish(self, steps: Generator[None, None, T], network: str) -> T:
-        """Do *steps*, all but the first in turns that long answers share, while this gateway acts; return the result.
+        """Do *steps*, all but the first in turns of the loop, while this gateway acts; return the result.
 
-        In a cluster the turn to act may pass to others between two steps.
+        In a cluster the turn to act may pass to others between two steps. While other networks are served, the steps
+        share the turns of long answers: connections that each did one in every turn of the loop would hold it.
         """
         results = list[T]()
 
@@ -213,17 +214,18 @@ class Sync:
             except StopIteration as end:
                 results.append(end.value)
 
+        read_pacer, membership = self.gateway.bus.read_pacer, self.gateway.membership
         with closing(steps):
-            await self._until_acting()
             advance()
             while not results:
-                await self._until_acting()
-                await run_in_turn(self.gateway.answer_scheduler, network, advance)
+                await anyio.sleep(0)
+                if membership is not None:
+                    await membership.until_acting()
+                if read_pacer is not None and read_pacer.serves_others(network):
+                    await run_in_turn(self.gateway.answer_scheduler, network, advance)
+                else:
+                    advance()
         return results[0]
-
-    async def _until_acting(self) -> None:
-        if self.gateway.membership is not None:
-            await self.gateway.membership.until_acting()
 
     def _body(self, request: Request, limit: int) -> AbstractAsyncContextManager[IncomingBody]:
         return hold_body(request, limit, self.gateway.bus.read_pacer, (MalformedSync, Problem))
