@@ -120,11 +120,9 @@ class JetStream:
 
     def stop(self) -> None:
         """End the connection; what is not in the stream yet is left out."""
-        self._call(self._cancel)
-        self._thread.join(CANCEL_SECONDS)
-        if self._thread.is_alive():
-            self._call(self._cancel_all)
-            self._thread.join(STOP_SECONDS)
+        for cancel, seconds in ((self._cancel, CANCEL_SECONDS), (self._cancel_all, STOP_SECONDS)):
+            self._call(cancel)
+            self._thread.join(seconds)
 
     def status(self) -> JetStreamStatus:
         """Return the state of the connection and of the stream."""

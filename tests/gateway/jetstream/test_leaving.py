@@ -20,6 +20,7 @@ from gateway.jetstream.connecting import JetStreamSettings
 from tests.faults.cluster.machines import Servers
 from tests.faults.cluster.proxy import FaultProxy
 from tests.nats import NatsServer
+from tests.still import PATIENCE
 from tests.waiting import until
 
 from .test_stream import StreamReader
@@ -201,3 +202,23 @@ def test_a_connection_that_a_server_ended_for_good_is_a_fault(tmp_path: Path) ->
     finally:
         member.stream.stop()
         server.stop()
+
+
+def test_a_task_that_loses_its_cancellation_does_not_go_on(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.wait_for` loses one that comes together with an answer."""
+    begun, lost = threading.Event(), threading.Event()
+
+    async def run(_: reader.EntryReader) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            lost.set()
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(reader.EntryReader, "run", run)
+    member = StreamReader(JetStreamSettings("test", (server.url,)))
+    assert begun.wait(PATIENCE)
+    member.stream.stop()
+    assert lost.is_set()
+    assert not member.stream._thread.is_alive()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,12 +18,11 @@ from gateway.cli import app
 from gateway.jetstream import reader
 from gateway.jetstream.connecting import JetStreamSettings, UnfitStream
 from gateway.jetstream.credentials import BadCredentials, Credentials, read_credentials
-from gateway.jetstream.reader import EntryReader, StreamEntry
+from gateway.jetstream.reader import StreamEntry
 from gateway.jetstream.short_connection import append, short_connection
 from gateway.jetstream.stream import JetStream
 from tests.nats import PROGRAM, NatsServer
 from tests.pages import ROOT, blocks
-from tests.still import PATIENCE
 from tests.waiting import until
 
 
@@ -328,26 +326,6 @@ def refused_settings(right: Path, wrong: Path, key: Path) -> dict[str, tuple[obj
         ),
         f"cluster.authorities: {key} has no certificates": ("ann:sesame@", key),
     }
-
-
-def test_a_task_that_loses_its_cancellation_does_not_go_on(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`asyncio.wait_for` loses one that comes together with an answer."""
-    begun, lost = threading.Event(), threading.Event()
-
-    async def run(_: EntryReader) -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            lost.set()
-        await asyncio.sleep(3600)
-
-    monkeypatch.setattr(EntryReader, "run", run)
-    member = join()
-    assert begun.wait(PATIENCE)
-    member.stream.stop()
-    assert lost.is_set()
-    assert not member.stream._thread.is_alive()
 
 
 def test_tls_and_credentials_are_used_and_what_is_wrong_is_one_clear_line(tmp_path: Path) -> None:
