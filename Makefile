@@ -77,8 +77,11 @@ QUICK = PYTEST_DEBUG_TEMPROOT=$(wildcard /dev/shm) $(BIN)/python -m pytest --qui
 quick: env
 	$(QUICK)
 
+# Besides, the tests that run parts of this process against real servers: the stream, clusters, and commands.
 coverage: env
-	$(QUICK) --cov --cov-report term
+	$(QUICK) --cov --cov-report= --cov-fail-under 0
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-append --cov-report term \
+		tests/gateway/jetstream tests/gateway/membership tests/gateway/commands
 
 check: $(SPARK)
 	$(BIN)/ruff format --check .
