@@ -44,7 +44,7 @@ class SignalTransport(Protocol):
 
 
 class Signalling:
-    """Sends and receives the signals of this member. *wanted* is called with each member that wants the turn.
+    """Sends and receives the signals of this member. *wanted* is called with each member that wants the turn, and when.
 
     *state* makes the heartbeats of this member. *terms* are what all members must have in common, and *refuse* is
     called with the reason why this one cannot be a member. *silence* returns for how many seconds the servers have not
@@ -55,7 +55,7 @@ class Signalling:
         self,
         transport: SignalTransport,
         clock: Callable[[], float],
-        wanted: Callable[[str], None],
+        wanted: Callable[[str, int], None],
         state: Callable[[], Heartbeat],
         terms: Callable[[], Mapping[str, str]] = dict,
         refuse: Callable[[str], None] = lambda _reason: None,
@@ -79,7 +79,7 @@ class Signalling:
         self._presence: SharedPresence | None = None  # until the gateway starts
         self._directs: SharedDirects | None = None
         self._verbs: dict[type[Signal], Callable[[Any], object]] = {
-            TurnRequest: lambda request: wanted(request.member),
+            TurnRequest: lambda request: wanted(request.member, request.batches),
             Heartbeat: self._hear_heartbeat,
             Terms: self.agreement.take,
             Leaving: self._hear_leaving,

@@ -33,9 +33,10 @@ class BadSignal(InvalidData):
 
 
 class TurnRequest(msgspec.Struct, tag_field="signal", tag="want"):
-    """*member* wants the turn."""
+    """*member* wants the turn, after so many *batches* that counted: a turn that an earlier one gave it is over."""
 
     member: MemberId
+    batches: Count = 0
 
 
 class Heartbeat(msgspec.Struct, tag_field="signal", tag="alive"):

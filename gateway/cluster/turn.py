@@ -70,14 +70,19 @@ class TurnTransport(Protocol):
     def publish(self, data: bytes) -> None:
         """Append *data* to the stream, and retry until it is there; it may be there more than once."""
 
-    def want(self, member: str) -> None:
-        """Tell all others that *member* wants the turn; the signal may be lost."""
+    def want(self, member: str, batches: int) -> None:
+        """Tell all others that *member* wants the turn, after so many *batches* that counted; it may be lost."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Run *call* on the gateway's loop after *seconds*."""
 
     def answers(self) -> bool:
         """Whether the servers of the stream answer."""
+
+
+class _Wish(NamedTuple):
+    heard: float  # when
+    batches: int  # that counted before
 
 
 class _Sent(NamedTuple):
@@ -121,7 +126,7 @@ class Turn:
         self._wanting: float | None = None  # since when
         self._removed: set[str] = set()  # names of gateways for which nobody waits
         self._left = BoundedMap[str, None](MAX_LEFT)  # members for which nobody waits
-        self._wanted: dict[str, float] = {}  # members that want it, in order, and when each said so last
+        self._wanted: dict[str, _Wish] = {}  # by the members that want it, in order
         self._heard = self._begun = clock()
         self._refuses = False  # whether publishers are refused, because the stream did not answer
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
@@ -148,10 +153,10 @@ class Turn:
             self._wanting = self._clock()
             self._ask()
 
-    def wanted(self, member: str) -> None:
-        """Note that another *member* wants the turn."""
+    def wanted(self, member: str, batches: int = 0) -> None:
+        """Note that another *member* wants the turn, which it said after so many *batches* that counted; 0: unknown."""
         if member != self.me and member not in self._left:
-            self._wanted[member] = self._clock()
+            self._wanted[member] = _Wish(self._clock(), batches)
             self._pass_on_if_wanted()
 
     def left(self, member: str) -> None:
@@ -242,8 +247,8 @@ class Turn:
             if entries:
                 self.callbacks.take(entries, list(batch.lines))
         self._follow_turn()
-        if sent is not None and self._wanting is not None and not self.acting:
-            self._ask()  # again, for it may have been heard by nobody who has the turn now
+        if sent is not None and batch.member != self.me and self._wanting is not None:
+            self._ask()  # for it claimed the turn until now, and told nobody
 
     def _decoded(self, data: bytes) -> tuple[Batch, Sequence[Entry]]:
         """Return the batch in *data*, and its records unless it was just sent here; raise `BadBatch` if it is none."""
@@ -275,7 +280,8 @@ class Turn:
     def _follow_turn(self) -> None:
         """Begin or end this gateway's turn, if the batch that just counted says so, and send what is pending."""
         holder = self.position.holder
-        self._wanted.pop(holder, None)
+        if (wish := self._wanted.pop(holder, None)) is not None and wish.batches >= self.position.number:
+            self._wanted[holder] = wish  # again, since that turn: it was heard before the batch was read here
         if holder == self.me and self._next is None and not self.acting:
             self.acting, self._wanting = True, None
             self._begun = self._clock()
@@ -330,7 +336,7 @@ class Turn:
         if (unused or silent) and self._sent is None:
             self._send((), self.me)
         else:
-            self._transport.want(self.me)
+            self._transport.want(self.me, self.position.number)
 
     def _pass_on_if_wanted(self) -> None:
         """Pass the turn on if another member wants it, and this one had it long enough or does not need it."""
@@ -347,7 +353,7 @@ class Turn:
     def _first_wanting(self) -> str | None:
         """Return the member that has waited for the turn longest; one that no longer asks for it may have ended."""
         now = self._clock()
-        while (member := next(iter(self._wanted), None)) is not None and now - self._wanted[member] > WISH:
+        while (member := next(iter(self._wanted), None)) is not None and now - self._wanted[member].heard > WISH:
             del self._wanted[member]
         return member
 

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 from random import sample
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from nats.aio.client import Client
 
@@ -62,6 +63,14 @@ def abort(client: Client) -> None:
     writer = getattr(client._transport, "_io_writer", None)
     if writer is not None:
         writer.transport.abort()
+
+
+def describe(error: Exception, settings: JetStreamSettings) -> str:
+    """What *error* says; one of the system, such as a refused connection, names no server, so all are named."""
+    text = str(error) or type(error).__name__
+    if not isinstance(error, OSError) or error.errno is None:
+        return text
+    return f"{text} ({', '.join(urlsplit(url).netloc.rpartition('@')[2] for url in settings.urls)})"
 
 
 def refusal(error: Exception) -> str | None:

@@ -103,6 +103,8 @@ class EntryReader:
         self._stream = stream
         self._receive = receive
         self._wake = asyncio.Event()
+        self._heard = 0.0  # when something came last, or was asked for, by the clock of the loop
+        self._is_held = False  # whether it waits until more was taken
         self._entries: list[StreamEntry] = []
         self._sizes = deque[int]()  # of the messages that are not taken yet
         self._untaken = 0  # their sum
@@ -110,11 +112,16 @@ class EntryReader:
         self._stalled = (after, 0.0)  # the position, and since when (monotonic) it stays there although more is open
         self._ended = False  # whether this consumer is of no more use
 
-    def acknowledge_read(self, position: int) -> None:
-        """Note that everything up to *position* was taken, so that more may come."""
-        for _ in range(min(position - self.taken, len(self._sizes))):
-            self._untaken -= self._sizes.popleft()
+    def acknowledge_read(self, position: int) -> bool:
+        """Note that everything up to *position* was taken; return whether the reader waits for that.
+
+        Call this in any thread and, if it returns True, `go_on` in the stream's, which costs much more.
+        """
         self.taken = position
+        return self._is_held
+
+    def go_on(self) -> None:
+        """Ask for more, if there is room now."""
         self._wake.set()
 
     def restart(self) -> None:
@@ -199,9 +206,9 @@ class EntryReader:
 
     async def _ask(self, subject: str, inbox: str) -> None:
         """Ask for a portion unless one is open, or too much that was read is not taken yet."""
-        if self._open or self.position - self.taken > MAX_UNTAKEN or self._untaken > MAX_UNTAKEN_BYTES:
+        if self._open or self._is_full():
             return
-        self._open, self._rest = True, PORTION
+        self._open, self._rest, self._heard = True, PORTION, asyncio.get_running_loop().time()
         asked = {
             "batch": PORTION,
             "max_bytes": PORTION_BYTES,
@@ -210,17 +217,39 @@ class EntryReader:
         }
         await self._client.publish(subject, json.dumps(asked).encode(), reply=inbox)
 
+    def _is_full(self) -> bool:
+        """Whether too much that was read is not taken yet."""
+        self._is_held = True  # first: what is taken while this looks calls `go_on`
+        while self._sizes and self.position - len(self._sizes) < self.taken:
+            self._untaken -= self._sizes.popleft()
+        self._is_held = self.position - self.taken > MAX_UNTAKEN or self._untaken > MAX_UNTAKEN_BYTES
+        return self._is_held
+
     async def _wait(self) -> None:
-        """Wait for input, `SILENCE_SECONDS` at most; raise `TimeoutError` if a portion is open and nothing came."""
-        try:
-            async with asyncio.timeout(SILENCE_SECONDS):
-                await self._wake.wait()
-        except TimeoutError:
-            if self._open:
-                raise
+        """Wait until something is to be done; raise `TimeoutError` if a portion is open and nothing comes of it.
+
+        A message wakes nobody: a task that waits costs more than all else that is done for a message here.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            since = self._heard if self._open else loop.time()
+            try:
+                async with asyncio.timeout_at(since + SILENCE_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                if self._open and self._heard == since:
+                    raise
+                if self._open:
+                    continue
+            return
 
     async def _hear(self, message: Msg) -> None:
-        self._wake.set()
+        self._heard = asyncio.get_running_loop().time()
+        self._take(message)
+        if not self._open or self._ended:
+            self._wake.set()
+
+    def _take(self, message: Msg) -> None:
         if not message.reply:
             self._hear_status(message.headers or {})
             return

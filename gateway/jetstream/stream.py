@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import structlog
+import uvloop
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error
@@ -22,7 +23,7 @@ from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
 from nats.js.manager import JetStreamManager
 
-from .connecting import JetStreamSettings, UnfitStream, abort, prepare, refusal, server_of
+from .connecting import JetStreamSettings, UnfitStream, abort, describe, prepare, refusal, server_of
 from .reader import EntryReader, StreamEntry, StreamGap
 from .shared_value import SharedValue
 from .status import JetStreamStatus, StoredStream, has_leader, stored_stream
@@ -63,6 +64,7 @@ class JetStream:
     ) -> None:
         self._settings = settings
         self._client = Client()
+        self._context = self._client.jetstream()
         self._values = {
             name: SharedValue(self._client, f"{settings.name}+{name}", settings.replicas, receive)
             for name, receive in values.items()
@@ -74,7 +76,7 @@ class JetStream:
         self._tasks: asyncio.TaskGroup | None = None
         self._window = SendWindow()
         self._wake = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="jetstream", daemon=True)
         self._reader: EntryReader | None = None
         self._main: asyncio.Task[None] | None = None
@@ -102,7 +104,7 @@ class JetStream:
     def tell(self, data: bytes, to: str = "") -> None:
         """Send *data* to all that read the stream now, or to the address *to*; it may be lost, and is not kept.
 
-        This program hears what it sends to all.
+        This program does not hear what it sends to all.
         """
         self._call(self._begin, data, to)
 
@@ -116,7 +118,8 @@ class JetStream:
 
     def acknowledge_read(self, position: int) -> None:
         """Note that everything up to *position* was taken, so that more may be read."""
-        self._call(self._acknowledge_read, position)
+        if (reader := self._reader) is not None and reader.acknowledge_read(position):
+            self._call(reader.go_on)
 
     def stop(self) -> None:
         """End the connection; what is not in the stream yet is left out."""
@@ -165,10 +168,6 @@ class JetStream:
     def _add(self, data: bytes) -> None:
         self._window.add(data)
         self._wake.set()
-
-    def _acknowledge_read(self, position: int) -> None:
-        if self._reader is not None:
-            self._reader.acknowledge_read(position)
 
     def _cancel(self) -> None:
         if self._main is not None:
@@ -277,6 +276,7 @@ class JetStream:
                 reconnect_time_wait=RECONNECT_SECONDS,
                 ping_interval=PING_SECONDS,
                 max_outstanding_pings=2,
+                no_echo=True,
                 error_cb=self._refused,
                 disconnected_cb=self._disconnected,
                 reconnected_cb=self._reconnected,
@@ -352,7 +352,7 @@ class JetStream:
     async def _publish(self, item: OutgoingBatch) -> None:
         name = self._settings.name
         try:
-            acknowledged = await self._client.jetstream().publish(subject(name), item.data, ACK_SECONDS, name)
+            acknowledged = await self._context.publish(subject(name), item.data, ACK_SECONDS, name)
         except (Error, OSError, TimeoutError) as error:
             await self._note(error)
             self._window.failed()
@@ -362,7 +362,7 @@ class JetStream:
         self._wake.set()
 
     async def _note(self, error: Exception) -> None:
-        text = str(error) or type(error).__name__
+        text = describe(error, self._settings)
         if text != self._error:
             logger.warning("the stream is disturbed", error=text)
         self._error = text

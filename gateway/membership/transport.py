@@ -120,9 +120,9 @@ class JetStreamTransport:
         """Append *data* to the stream."""
         self._stream.submit(data)
 
-    def want(self, member: str) -> None:
-        """Tell all others that *member* wants the turn."""
-        self.tell(encode_signal(TurnRequest(member)))
+    def want(self, member: str, batches: int) -> None:
+        """Tell all others that *member* wants the turn, after so many *batches*."""
+        self.tell(encode_signal(TurnRequest(member, batches)))
 
     def tell(self, data: bytes, to: str = "") -> None:
         """Send *data* to all others, or to the member *to*."""

@@ -83,9 +83,9 @@ class MemoryTransport:
         self.stream.entries.append(data)
         self.post(self.pump)
 
-    def want(self, member: str) -> None:
+    def want(self, member: str, batches: int) -> None:
         for node in self.stream.nodes:
-            node.turn.wanted(member)
+            node.turn.wanted(member, batches)
 
     def tell(self, data: bytes, to: str = "") -> None:
         for node in self.stream.nodes:

@@ -40,7 +40,7 @@ class LinkHolders:
     def add(self, member: str) -> None:
         self.heard[member] = self.now
         self.members[member] = signalling = Signalling(
-            *(_Carrier(self, member), lambda: self.now, lambda _member: None, lambda: Heartbeat(member, "1", 1, 1)),
+            *(_Carrier(self, member), lambda: self.now, lambda *_: None, lambda: Heartbeat(member, "1", 1, 1)),
             silence=lambda: self.now - self.heard[member],
         )
         signalling.holders.name(self.random.sample(LINKS, self.random.randint(1, 3)))

@@ -132,16 +132,21 @@ class SilentTransport:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_members_ignore_the_same_signals(seed: int) -> None:
-    random, wanted = Random(seed), [list[str](), list[str]()]
+    random, wanted = Random(seed), [list[tuple[str, int]](), list[tuple[str, int]]()]
     members = [
-        Signalling(SilentTransport(), lambda: 0.0, wanted[n].append, lambda n=n: Heartbeat(f"{n}@1", "1", 5, 2))  # type: ignore[misc]
+        Signalling(
+            SilentTransport(),
+            lambda: 0.0,
+            lambda *wish, n=n: wanted[n].append(wish),
+            lambda n=n: Heartbeat(f"{n}@1", "1", 5, 2),  # type: ignore[misc]
+        )
         for n in range(2)
     ]
     good = [
         encode_signal(each)
         for each in (
             Heartbeat("x@5", "1", 7, 3, batches=4),
-            TurnRequest("x@5"),
+            TurnRequest("x@5", 3),
             Terms("x@5", "1", {"a": "b"}),
             PresenceChanges("x@5", 3, [("talk", 5)]),
             Leaving("x@4"),
@@ -171,7 +176,7 @@ def test_a_member_compares_what_counted_and_names_who_disturbs() -> None:
     member = Membership("me", transport, lambda: now)
     ended: list[str] = []
     member.turn.callbacks = SimpleNamespace(stream_damaged=lambda: ended.append("damaged"), hold=lambda _: None)
-    transport.publish, transport.want = lambda _: None, lambda _: None
+    transport.publish, transport.want = lambda _: None, lambda *_: None
     member.turn.arrived(_batch(9, 1, [], "x@1"))
     member.turn.want()
     with structlog.testing.capture_logs() as logs:

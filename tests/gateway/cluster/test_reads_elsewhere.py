@@ -88,11 +88,11 @@ class WaitingClient:
         self.session = session_of(gateway, name)
         self._community = gateway.channels.address("sprout", "lobby") or ""
         self.wants = 0
-        tell: Callable[[str], None] = self.node.transport.want
+        tell: Callable[[str, int], None] = self.node.transport.want
 
-        def want(member: str) -> None:
+        def want(member: str, batches: int) -> None:
             self.wants += 1
-            tell(member)
+            tell(member, batches)
 
         self.node.transport.want = want  # type: ignore[method-assign]
 

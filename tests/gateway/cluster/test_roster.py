@@ -23,7 +23,12 @@ class SignalListener:
         self.now = 0.0
         self.told: list[bytes] = []
         self.wanted: list[str] = []
-        self.signalling = Signalling(self, lambda: self.now, self.wanted.append, lambda: Heartbeat("me@1", "1", 5, 2))
+        self.signalling = Signalling(
+            self,
+            lambda: self.now,
+            lambda member, _batches: self.wanted.append(member),
+            lambda: Heartbeat("me@1", "1", 5, 2),
+        )
 
     def tell(self, data: bytes, _to: str = "") -> None:
         self.told.append(data)

@@ -27,6 +27,23 @@ def test_a_member_that_just_passed_the_turn_on_is_heard_at_once(world: Unreliabl
     assert one.turn.me in other.turn._wanted or not other.turn.acting, "it need not wait for a tick"
 
 
+@pytest.mark.parametrize(("wish", "is_kept"), [(0, False), (1, True)])
+def test_a_wish_may_be_heard_before_the_batch_that_gave_the_turn_before(
+    world: UnreliableNetwork, wish: int, *, is_kept: bool
+) -> None:
+    """It is said once: one from after that turn counts, one from before has been granted."""
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    assert (one.turn.position.number, one.turn.acting) == (1, True)
+    late = TurnMember(world, "c")  # has read nothing yet
+    late.turn.wanted(other.turn.me)
+    late.turn.wanted(one.turn.me, wish)
+    late.read_one()
+    assert (one.turn.me in late.turn._wanted) == is_kept
+    assert late.turn._first_wanting() == other.turn.me, "whoever had the turn comes last"
+
+
 @pytest.fixture
 def world() -> UnreliableNetwork:
     world = UnreliableNetwork()

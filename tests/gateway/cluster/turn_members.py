@@ -94,11 +94,11 @@ class TurnMember:
     def publish(self, data: bytes) -> None:
         self.world.publish(data)
 
-    def want(self, member: str) -> None:
+    def want(self, member: str, batches: int) -> None:
         random = self.world.random
         for each in self.world.members:
             if random is None or random.random() < 0.8:
-                each.calls.append(lambda each=each: each.turn.wanted(member))  # type: ignore[misc]
+                each.calls.append(lambda each=each: each.turn.wanted(member, batches))  # type: ignore[misc]
 
     def answers(self) -> bool:
         return not self.world.is_out

@@ -66,6 +66,10 @@ class BusyConnection:
             metadata = SimpleNamespace(sequence=SimpleNamespace(stream=self.sent), timestamp=datetime.now(UTC))
             await self._hear(SimpleNamespace(reply="$JS.ACK", metadata=metadata, data=b"x", headers=None))
 
+    async def send_heartbeat(self) -> None:
+        """The server says that it still has the consumer."""
+        await self._hear(SimpleNamespace(reply="", headers={"Status": "100"}))
+
     async def end_consumer(self) -> None:
         """The consumer is deleted, as by a server that stops."""
         await self._hear(SimpleNamespace(reply="", headers=CONSUMER_DELETED))
@@ -128,3 +132,37 @@ def test_a_new_connection_leads_to_a_new_consumer_whatever_waits(connection: Bus
     connection.meanwhile[name] = connection.restart
     asyncio.run(connection.until(lambda: connection.count("add_consumer") == 2))
     assert connection.count("publish") == (name == "publish")
+
+
+class ClockedLoop(asyncio.SelectorEventLoop):
+    """A loop with a clock of its own."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+async def _listen_to(connection: BusyConnection, loop: ClockedLoop) -> None:
+    async def settle() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(connection.reader.run())
+    await settle()
+    for _ in range(3):
+        loop.now += 0.6 * reader.SILENCE_SECONDS
+        await connection.send_heartbeat()
+        await settle()
+    assert connection.count("publish") == 1, "it waits on"
+    loop.now += 1.1 * reader.SILENCE_SECONDS
+    await settle()
+    assert connection.count("add_consumer") == 2
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_consumer_that_is_silent_for_too_long_is_replaced(connection: BusyConnection) -> None:
+    loop = ClockedLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(_listen_to(connection, loop))

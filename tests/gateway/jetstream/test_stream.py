@@ -98,7 +98,7 @@ def test_all_read_one_order(server: NatsServer, join: Join) -> None:
     times = [entry.time for entry in one.entries]
     assert times == sorted(times)
     until(lambda: one.stream.status().unsent == 0)
-    until(lambda: one.stream.status().stored is not None)
+    until(lambda: (stored := one.stream.status().stored) is not None and stored.last == 500)
     found = one.stream.status()
     assert found[:4] == (True, 500, 0, "")
     assert (f"nats://{found.server}", found.reconnects) == (server.url, 0)
@@ -117,6 +117,7 @@ def test_a_signal_reaches_all_members_or_one(join: Join) -> None:
     until(lambda: tell(other, b"to one", "one@1", one))
     until(lambda: tell(one, b"to the other", "two.b@2", other))
     assert b"to one" not in other.heard
+    assert b"to all" not in one.heard, "nobody hears itself"
     assert b"to the other" not in one.heard
 
 
