@@ -22,11 +22,11 @@ class SignalListener:
     def __init__(self) -> None:
         self.now = 0.0
         self.told: list[bytes] = []
-        self.wanted: list[str] = []
+        self.wanted: list[tuple[str, int]] = []
         self.signalling = Signalling(
             self,
             lambda: self.now,
-            lambda member, _batches: self.wanted.append(member),
+            lambda *wish: self.wanted.append(wish),
             lambda: Heartbeat("me@1", "1", 5, 2),
         )
 
@@ -113,8 +113,9 @@ def test_malformed_signals_are_counted_and_ignored(data: bytes) -> None:
     listener = SignalListener()
     listener.signalling.hear(data)
     assert (listener.signalling.ignored, listener.wanted, listener.names()) == (1, [], [("me", 1)])
-    listener.signalling.hear(encode_signal(TurnRequest("one@1")))
-    assert listener.wanted == ["one@1"]
+    for signal in (encode_signal(TurnRequest("one@1", 3)), b'{"signal":"want","member":"two@1"}'):
+        listener.signalling.hear(signal)
+    assert listener.wanted == [("one@1", 3), ("two@1", 0)], "an older version names no number"
 
 
 @given(st.binary() | st.builds(lambda text: b'{"signal":"want","member":' + text.encode() + b"}", st.text()))

@@ -22,8 +22,8 @@ CONSUMER_DELETED = {"Status": "409", "Description": "Consumer Deleted"}
 class BusyConnection:
     """A client of NATS, and its stream, whose calls wait.
 
-    While a call waits, the function that `meanwhile` has under its name is run, once. The reader acknowledges what it
-    reads at once. `calls` has the names of its calls.
+    While a call waits, the function that `meanwhile` has under its name is run, once. What the reader reads is
+    acknowledged at once, unless it `is_slow`. `calls` has the names of its calls.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +36,7 @@ class BusyConnection:
         self.calls: list[str] = []
         self.meanwhile: dict[str, Callable[[], Awaitable[None]]] = {}
         self.sent = 0  # messages
+        self.is_slow = False
         self.reader = EntryReader(self, "test", 0, self._receive)  # type: ignore[arg-type]
 
     def count(self, name: str) -> int:
@@ -75,7 +76,8 @@ class BusyConnection:
         await self._hear(SimpleNamespace(reply="", headers=CONSUMER_DELETED))
 
     def _receive(self, entries: list[StreamEntry]) -> None:
-        self.reader.acknowledge_read(entries[-1].position)
+        if not self.is_slow:
+            self.reader.acknowledge_read(entries[-1].position)
 
     async def _wait(self, name: str) -> None:
         self.calls.append(name)
@@ -132,6 +134,34 @@ def test_a_new_connection_leads_to_a_new_consumer_whatever_waits(connection: Bus
     connection.meanwhile[name] = connection.restart
     asyncio.run(connection.until(lambda: connection.count("add_consumer") == 2))
     assert connection.count("publish") == (name == "publish")
+
+
+async def _take_slowly(connection: BusyConnection) -> None:
+    async def publish(portions: int) -> None:
+        for _ in range(TURNS):
+            if connection.count("publish") == portions:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("the reader sleeps")
+
+    connection.is_slow = True
+    task = asyncio.create_task(connection.reader.run())
+    for portions in range(1, 4):  # two that may wait, and one more
+        await publish(portions)
+        await connection.send_portion()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert connection.count("publish") == 3, "too much is not taken"
+    assert connection.reader.acknowledge_read(connection.sent)
+    connection.reader.go_on()
+    await publish(4)
+    assert not connection.reader.acknowledge_read(connection.sent), "it waits no longer"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_reader_that_waits_until_more_is_taken_is_woken_then(connection: BusyConnection) -> None:
+    asyncio.run(_take_slowly(connection))
 
 
 class ClockedLoop(asyncio.SelectorEventLoop):
