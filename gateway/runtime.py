@@ -93,6 +93,7 @@ class Gateway:
         self.watchdog = Watchdog(self.faults.stalled, self.faults.late)
         self.links: list[Dialler] = []  # the application runs them on its loop
         self.at_goodbye: set[Callable[[], None]] = set()  # called when the gateway stops, for what is not a session
+        self._is_stopped = False
         self._ticking = False  # whether `_tick` waits for the turn
         self._retain_at = 0.0  # by the monotonic clock
         self._minute = self.started // MINUTE * MINUTE  # the minute whose counts are logged next
@@ -342,8 +343,10 @@ class Gateway:
             call()
 
     def stop(self) -> None:
-        """Finish pending work, write the log to its end, and unlock the data directory."""
-        self.ready = False
+        """Finish pending work, write the log to its end, and unlock the data directory. Once is enough."""
+        if self._is_stopped:
+            return
+        self.ready, self._is_stopped = False, True
         self.watchdog.stop()
         self.retention.stop()
         self._worker.stop()

@@ -267,6 +267,22 @@ def _hypercorn_config(gateway: Gateway, settings: Settings, listener: socket.soc
     return config
 
 
+async def _insist(gateway: Gateway) -> None:
+    """Close the log and exit: hypercorn shields its writes, so it cannot drop a peer that does not read.
+
+    Its last line and its exit code are what they would have been without that peer.
+    """
+    await anyio.sleep(2 * STOP_SECONDS)
+    gateway.stop()
+    try:
+        _check_membership(gateway)
+    except CannotStart as failed:
+        sys.stderr.write(f"trellis: {failed}\n")
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
 async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Settings], listener: socket.socket) -> None:
     import hypercorn.trio
     import trio
@@ -282,13 +298,7 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     async def until_stopped() -> None:
         await _stop_signal()
         gateway.goodbye()
-        nursery.start_soon(insist)
-
-    async def insist() -> None:
-        """Close the log and exit: hypercorn shields its writes, so it cannot drop a peer that does not read."""
-        await trio.sleep(2 * STOP_SECONDS)
-        gateway.stop()
-        os._exit(0)
+        nursery.start_soon(_insist, gateway)
 
     async def serve(task_status: Any) -> None:
         run: Any = hypercorn.trio.serve

@@ -1,13 +1,21 @@
-"""The service configures its process before it serves."""
+"""The service configures its process before it serves, and ends it."""
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+import trio
+from trio.testing import MockClock
+
+from gateway import service
 from gateway.shells.turns import TURN
+from tests.properties.in_process_gateway import InProcessGateway
 
 RUN = """
 import sys
@@ -26,3 +34,31 @@ def test_a_thread_that_waits_for_the_interpreter_gets_it_within_a_turn_of_the_lo
         command = [sys.executable, "-c", RUN, str(tmp_path), str(taken.getsockname()[1])]
         seconds = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     assert 0 < float(seconds) < TURN
+
+
+@pytest.mark.parametrize(
+    ("membership", "code", "said"),
+    [(None, 0, ""), (SimpleNamespace(failure=None), 0, ""), (SimpleNamespace(failure="why"), 1, "trellis: why\n")],
+)
+def test_a_gateway_on_trio_exits_with_a_peer_that_does_not_read_as_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], membership: object, code: int, said: str
+) -> None:
+    """Systemd starts a gateway again that failed."""
+    done: list[object] = []
+
+    def leave(code: int) -> None:
+        done.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr(os, "_exit", leave)
+    gateway = SimpleNamespace(stop=lambda: done.append("stopped"), membership=membership)
+    with pytest.raises(SystemExit):
+        trio.run(service._insist, gateway, clock=MockClock(autojump_threshold=0))  # type: ignore[arg-type]
+    assert (done, capsys.readouterr().err) == (["stopped", code], said)
+
+
+def test_a_gateway_may_be_stopped_twice(tmp_path: Path) -> None:
+    """On trio its time may be over when it has just stopped."""
+    instance = InProcessGateway(tmp_path)
+    instance.stop()
+    instance.gateway.stop()
