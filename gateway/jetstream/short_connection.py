@@ -11,7 +11,8 @@ from nats.aio.msg import Msg
 from nats.errors import Error
 
 from .connecting import JetStreamSettings, UnfitStream, prepare, refusal
-from .stream import CLOSE_SECONDS, signal_subject, subject
+from .stream import CLOSE_SECONDS
+from .subjects import signal_subject, subject
 
 CONNECT_SECONDS = 5
 APPEND_SECONDS = 15.0  # an election of a leader takes as long

@@ -27,6 +27,7 @@ from .connecting import JetStreamSettings, UnfitStream, abort, describe, prepare
 from .reader import EntryReader, StreamEntry, StreamGap
 from .shared_value import SharedValue
 from .status import JetStreamStatus, StoredStream, has_leader, stored_stream
+from .subjects import signal_subject, subject
 from .window import OutgoingBatch, SendWindow
 
 ACK_SECONDS = 5.0  # after which a batch that the server has not acknowledged is sent again; an election takes as long
@@ -155,8 +156,13 @@ class JetStream:
     # Called in the stream's thread
 
     def _begin(self, data: bytes, to: str) -> None:
-        if self._tasks is not None and self._client.is_connected:  # else it would arrive late
-            self._tasks.create_task(self._send_signal(data, to))
+        if self._tasks is None or not self._client.is_connected:
+            return  # it would arrive late
+        sending = self._send_signal(data, to)
+        try:
+            self._tasks.create_task(sending)
+        except RuntimeError:  # the stream ends
+            sending.close()
 
     async def _send_signal(self, data: bytes, to: str) -> None:
         with suppress(Error, OSError, TimeoutError):
@@ -387,13 +393,3 @@ class JetStream:
         logger.info("the stream is connected again")
         if self._reader is not None:
             self._reader.restart()
-
-
-def signal_subject(name: str, address: str = "") -> str:
-    """The subject of signals to all members of the cluster *name*, or to the one at *address*."""
-    return f"trellis-aside.{name}.{address}" if address else f"trellis-aside.{name}"
-
-
-def subject(name: str) -> str:
-    """The subject to which the batches of the stream *name* are published."""
-    return f"trellis.{name}"

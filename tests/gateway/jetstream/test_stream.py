@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -119,6 +120,19 @@ def test_a_signal_reaches_all_members_or_one(join: Join) -> None:
     assert b"to one" not in other.heard
     assert b"to all" not in one.heard, "nobody hears itself"
     assert b"to the other" not in one.heard
+
+
+def test_a_signal_that_comes_while_the_stream_ends_is_left_out() -> None:
+    ended = JetStream(JetStreamSettings("test", ("nats://127.0.0.1:4222",)), print, print)
+    ended._client = SimpleNamespace(is_connected=True)  # type: ignore[assignment]
+
+    async def end() -> None:
+        async with asyncio.TaskGroup() as ended._tasks:
+            pass
+        ended._begin(b"late", "")
+
+    asyncio.run(end())
+    ended._loop.close()
 
 
 def test_reading_begins_where_it_is_asked_to(join: Join) -> None:
