@@ -1,4 +1,4 @@
-"""A clock that is ahead of all others moves the time of a cluster's log no further than they do."""
+"""A clock ahead of all others does not move the time of the cluster's log beyond theirs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClockSignals:
         return self.others
 
 
-def test_a_clock_that_nobody_else_tells_is_believed() -> None:
+def test_a_clock_is_trusted_without_other_members() -> None:
     world = ClockSignals()
     assert (world.clock.now(), world.clock.refresh()) == (1_000_000, 0)
     world.own += DAY
@@ -42,13 +42,13 @@ def test_a_clock_that_nobody_else_tells_is_believed() -> None:
 
 
 @pytest.mark.parametrize("others", [[0], [DAY - 5], [1_000_000, 1_000_200], [0, 10 * DAY]])
-def test_one_wrong_clock_of_another_changes_nothing(others: list[int]) -> None:
+def test_a_wrong_clock_of_one_other_member_changes_nothing(others: list[int]) -> None:
     world = ClockSignals()
     world.others = [1_000_100, *others]
     assert world.clock.now() == 1_000_000
 
 
-def test_a_clock_that_is_ahead_of_all_others_is_not_believed() -> None:
+def test_a_clock_ahead_of_all_others_is_not_trusted() -> None:
     world = ClockSignals()
     world.others = [999_000, 1_000_000]
     world.own = 1_000_000 + MAX_AHEAD
@@ -76,7 +76,7 @@ def test_a_clock_that_is_right_asks_rarely() -> None:
     assert world.clock.now() == 1_001_000
 
 
-def test_members_tell_their_time() -> None:
+def test_heartbeats_carry_the_time_of_their_member() -> None:
     now = 100.0
     roster = MemberRoster(lambda: now)
     for name, clock in (("one@1", 5_000), ("two@1", 0)):
@@ -107,7 +107,7 @@ def accepted(gateway: Server) -> tuple[str, float]:
     return message["id"], message["timestamp"] - time.time() * 1000
 
 
-def test_a_member_whose_clock_is_a_day_ahead_accepts_in_the_time_of_the_others(cluster: Cluster) -> None:
+def test_a_member_with_a_clock_a_day_ahead_uses_the_time_of_the_others(cluster: Cluster) -> None:
     one = cluster.start("one")
     accepted(one)
     other = cluster.start("two", keys_of="one", constants={"gateway.runtime.clock": tomorrow})

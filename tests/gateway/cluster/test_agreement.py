@@ -1,4 +1,4 @@
-"""What members of a cluster have to have in common, and who is refused because of a difference."""
+"""Members of a cluster must agree on their settings, and a member that differs is refused."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_secrets_are_not_shown_and_long_values_are_shortened() -> None:
     assert stated({"a": 1, "b": 2}) == stated({"b": 2, "a": 1})
 
 
-def test_members_that_agreed_once_go_on_with_other_settings_and_say_so() -> None:
+def test_members_continue_after_a_change_of_settings_and_report_it() -> None:
     members = Members()
     one, two = members.add("one@1", rate=5), members.add("two@2", rate=5)
     members.settings["two@2"] = {"rate": stated(9)}
@@ -105,7 +105,7 @@ def test_members_that_agreed_once_go_on_with_other_settings_and_say_so() -> None
     assert (one.differences, two.differences, members.refused) == ({}, {}, {})
 
 
-def test_members_that_agreed_once_go_on_also_after_an_outage() -> None:
+def test_members_with_different_settings_continue_after_an_outage() -> None:
     """They take each other for gone, and their settings may be about to be changed at all."""
     members = Members()
     one, two = members.add("one@1", rate=5), members.add("two@2", rate=5)
@@ -118,7 +118,7 @@ def test_members_that_agreed_once_go_on_also_after_an_outage() -> None:
     assert members.refused == {}
 
 
-def test_a_member_that_was_not_answered_at_its_start_is_refused_at_the_next_heartbeat() -> None:
+def test_a_member_unanswered_at_its_start_is_refused_at_the_next_heartbeat() -> None:
     members = Members()
     members.add("one@1", rate=5)
     members.add("two@2", rate=6)
@@ -141,7 +141,7 @@ class FormerAlive(msgspec.Struct, tag_field="signal", tag="alive"):
     number: int = 0
 
 
-def test_a_member_of_the_version_before_is_understood_and_understands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_of_the_previous_version_is_compatible(monkeypatch: pytest.MonkeyPatch) -> None:
     former = decode_signal(msgspec.json.encode(FormerAlive("old@1", "0.2", 5, 2)))
     assert isinstance(former, Heartbeat)
     members = Members()

@@ -27,7 +27,7 @@ def empty(number: int, first: int = 1, holder: str = "one@7") -> Batch:
     return Batch("one@7", number, holder, first, [])
 
 
-def test_a_batch_comes_back_as_it_was_sent() -> None:
+def test_a_batch_survives_the_round_trip() -> None:
     batch = some()
     data = encode_batch(batch)
     assert data.startswith(b"one@7 17 two@8 9 3 ")
@@ -89,7 +89,7 @@ def test_lines_are_records_in_their_places(lines: list[bytes]) -> None:
         entries_of(decode_batch(encode_batch(Batch("one@7", 1, NOBODY, 1, lines))))
 
 
-def test_a_batch_counts_once_and_where_the_log_ends() -> None:
+def test_a_batch_is_admitted_once_and_only_at_the_end_of_the_log() -> None:
     position = Position()
     assert position.admit(some()._replace(number=1))
     assert (position.number, position.holder, position.next_seq) == (1, "two@8", 12)

@@ -1,4 +1,4 @@
-"""Members of a cluster that all want the turn: each is served in turn, and no turn is lost."""
+"""Members that all want the turn are served in order, and no turn is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BusyMember(TurnMember):
 
 
 @pytest.mark.parametrize("clients", [(1, 1, 1), (8, 8, 8), (20, 1, 1)])
-def test_no_turn_is_lost_and_nobody_starves(clients: tuple[int, ...]) -> None:
+def test_no_turn_is_lost_and_no_member_starves(clients: tuple[int, ...]) -> None:
     """Each turn serves all that waited, and is handed over in the batch that has what they said."""
     world = UnreliableNetwork()
     busy = [BusyMember(world, name) for name in "abc"]

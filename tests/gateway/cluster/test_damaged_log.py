@@ -1,4 +1,4 @@
-"""A byte of one member's log flips: it is named, stops, does not start again, and begins anew with a backup."""
+"""A member whose log has a flipped byte is named, stops, does not start again, and is restored from a backup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody deletes the stream: the gateways end and say so, and a new one is begun with the longest log."""
+"""Gateways report a deleted stream and end, and a new stream begins with the longest log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.stop()
 
 
-def test_a_stream_that_was_deleted_is_replaced_by_the_operator_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_only_the_operator_replaces_a_deleted_stream(cluster: Cluster, tmp_path: Path) -> None:
     one = cluster.start("one", constants=CONSTANTS)
     two = cluster.start("two", keys_of="one", constants=CONSTANTS)
     said = [f"message {number}" for number in range(6)]

@@ -1,4 +1,4 @@
-"""Each link is held by one gateway of a cluster; when that is killed, another one goes on where it was."""
+"""Each link is held by one gateway of a cluster, and another one resumes it when that is killed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_no_link_is_held_twice_and_each_is_held_again(seed: int) -> None:
     assert held
 
 
-def test_links_are_held_again_soon_where_the_servers_did_not_answer_and_all_members_were_heard() -> None:
+def test_links_are_held_again_soon_after_the_servers_answer() -> None:
     world = LinkHolders(Random(1))
     world.add("m1@1")
     world.add("m2@2")
@@ -132,7 +132,7 @@ def test_links_are_held_again_soon_where_the_servers_did_not_answer_and_all_memb
 
 
 @pytest.mark.parametrize("fault", ["cut", "paused"])
-def test_a_returning_member_waits_until_a_holder_that_is_cut_off_has_let_go(fault: str) -> None:
+def test_a_returning_member_waits_until_a_cut_off_holder_releases_the_link(fault: str) -> None:
     world = LinkHolders(Random(1))
     for member in ("m1@1", "m2@2"):
         world.add(member)
@@ -149,11 +149,11 @@ def test_a_returning_member_waits_until_a_holder_that_is_cut_off_has_let_go(faul
     assert world.holders(LINKS[0]) == ["m2@2"]
 
 
-def test_a_holder_lets_go_of_a_link_before_others_take_it() -> None:
+def test_a_holder_releases_a_link_before_others_acquire_it() -> None:
     assert CUT_OFF + 1 <= SILENT < LISTEN, "members look once a second"
 
 
-def test_a_cursor_that_is_told_counts_only_for_a_link_that_is_configured_and_never_goes_back() -> None:
+def test_a_received_cursor_only_advances_configured_links() -> None:
     cursors = LinkCursors({})
     cursors.keep_only(["ws://a"])
     for link, cursor in (("ws://a", [5, 7]), ("ws://a", [9, 3]), ("ws://b", [1, 1])):

@@ -1,4 +1,4 @@
-"""A client goes on at a gateway that has not taken yet what it has seen at another one."""
+"""A client continues at a gateway that lags behind what the client has seen at another one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_nothing_is_written_or_accepted_before_the_stream_has_it(nodes: list[Clu
     assert other.lines()[: len(one.lines())] == one.lines()
 
 
-def test_a_member_that_lost_its_turn_reads_again_what_it_did_not_take(
+def test_a_member_that_lost_its_turn_stops_and_reads_the_missed_batch(
     nodes: list[ClusterInstance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[int] = []

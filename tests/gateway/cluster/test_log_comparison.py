@@ -1,4 +1,4 @@
-"""Members compare their logs, and the one that is damaged is found."""
+"""Members compare their logs and identify the damaged one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_member_that_lacks_a_line_is_the_damaged_one(names: str) -> None:
     assert members.beats() == {"a": 3}
 
 
-def test_a_damaged_member_says_so_first_so_that_others_can_name_it() -> None:
+def test_a_damaged_member_announces_its_damage_before_it_ends() -> None:
     members = TellingMembers("ab")
     for name in "ab":
         members.read(name, 3, "bad" if name == "a" else "good", is_whole=name != "a")
@@ -138,7 +138,7 @@ def test_a_difference_that_retention_took_is_forgotten() -> None:
     assert not members.logs["a"].differing
 
 
-def test_a_digest_says_whether_all_lines_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_digest_records_whether_its_block_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     assert records_of(3) == (2 * BLOCK + 1, 3 * BLOCK)
     monkeypatch.setattr(log_comparison, "BLOCK", 2)
     whole, other = digest_of(1, [b"one\n", b"two\n"]), digest_of(1, [b"one\n", b"too\n"])

@@ -1,4 +1,4 @@
-"""A gateway that joins a cluster whose stream no longer has the beginning, from a backup of a member that runs."""
+"""A gateway joins a cluster from a backup when the stream no longer has its beginning."""
 
 from __future__ import annotations
 

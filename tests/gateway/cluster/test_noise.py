@@ -1,4 +1,4 @@
-"""What no gateway sends: all members ignore the same of it, and stay equal."""
+"""All members ignore the same foreign elements of the stream, and stay equal."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_all_members_ignore_the_same_signals(seed: int) -> None:
     assert wanted[0] == wanted[1]
 
 
-def test_a_member_compares_what_counted_and_names_who_disturbs() -> None:
+def test_a_member_compares_counted_batches_and_logs_the_sender_of_noise() -> None:
     status = SimpleNamespace(silence=0.0, error=None)
     transport: Any = SimpleNamespace(
         place=10,

@@ -1,4 +1,4 @@
-"""What only reads is answered at a gateway that does not accept now; what may log something waits, in its order."""
+"""A gateway without the turn answers reads, and queues requests that may log something in order."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class WaitingClient:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_reads_pass_and_what_is_published_waits(pair: Pair, name: str) -> None:
+def test_reads_are_answered_and_publishing_waits_for_the_turn(pair: Pair, name: str) -> None:
     first, here = pair.nodes
     first.catch_up()
     pair.settle()

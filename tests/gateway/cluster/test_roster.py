@@ -1,4 +1,4 @@
-"""Who is a member of a cluster now, and what signals do to it."""
+"""The roster lists the current members of a cluster, and follows their signals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def nodes(tmp_path: Path) -> Iterator[list[ClusterInstance]]:
         node.stop()
 
 
-def test_members_know_each_other_and_how_far_they_are(nodes: list[ClusterInstance]) -> None:
+def test_members_know_each_other_and_their_positions(nodes: list[ClusterInstance]) -> None:
     one, other = nodes
     one.membership.tick()
     other.membership.tick()

@@ -104,7 +104,9 @@ def direct(pair: Pair, at: int, number: int, text: str = '"hi"', ids: tuple[str,
     return answers
 
 
-def test_the_answer_says_how_many_connections_got_a_direct_message(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_counts_the_connections_that_got_a_direct_message(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     relay = pair.enter(1, "topic_relay")
     assert direct(pair, 0, relay.number) == [1]
     assert direct(pair, 0, relay.number, ids=("once",)) == [1]

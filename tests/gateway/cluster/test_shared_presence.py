@@ -33,7 +33,7 @@ from tests.properties.in_process_gateway import NOW
 from tests.properties.parties import BASE64, SproutParty
 
 
-def test_a_peer_is_seen_at_the_other_gateway_until_it_leaves(pair: Pair) -> None:
+def test_a_peer_is_present_at_the_other_gateway_until_it_leaves(pair: Pair) -> None:
     relay = pair.enter(0, "topic_relay")
     pair.heard(relay)
     other = pair.enter(1, "streamr")
@@ -49,7 +49,7 @@ def test_a_peer_is_seen_at_the_other_gateway_until_it_leaves(pair: Pair) -> None
     assert pair.numbers(1) == []
 
 
-def test_arbor_is_told_of_a_peer_elsewhere_by_a_signed_node(pair: Pair) -> None:
+def test_a_peer_at_another_gateway_is_announced_on_arbor_by_a_signed_node(pair: Pair) -> None:
     alice = pair.enter(0, "alice")
     pair.nodes[0].instance.adapters["sprout"].parts.presence._to_all = True
     relay = pair.enter(1, "topic_relay")
@@ -154,7 +154,7 @@ def test_a_member_that_lacks_a_change_asks_for_all(pair: Pair, monkeypatch: pyte
     assert pair.numbers(0, "hall") == [*range(1, MAX_ROWS + 3)]
 
 
-def test_a_peer_at_both_gateways_is_there_until_it_has_left_both(pair: Pair) -> None:
+def test_a_peer_at_both_gateways_is_present_until_it_leaves_both(pair: Pair) -> None:
     ann = Peer(7, "rest", "ann")
     presences = [node.instance.gateway.bus.presence for node in pair.nodes]
     relay = pair.enter(0, "topic_relay")
@@ -171,7 +171,7 @@ def test_a_peer_at_both_gateways_is_there_until_it_has_left_both(pair: Pair) -> 
     assert pair.numbers(0) == [relay.number]
 
 
-def test_a_peer_at_two_other_gateways_is_there_until_it_has_left_both() -> None:
+def test_a_peer_at_two_other_gateways_is_present_until_it_leaves_both() -> None:
     told, due = list[tuple[str, int]](), list[Callable[[], None]]()
     presence = Presence({})
     shared = SharedPresence("me@1", presence, lambda _signal, _to: None, lambda _seconds, call: due.append(call))
@@ -193,7 +193,7 @@ def test_a_peer_at_two_other_gateways_is_there_until_it_has_left_both() -> None:
     assert shared.holders("lobby", 7) == []
 
 
-def test_numbers_do_not_collide_after_a_gateway_was_removed_and_comes_back(pair: Pair, tmp_path: Path) -> None:
+def test_numbers_do_not_collide_when_a_removed_gateway_returns(pair: Pair, tmp_path: Path) -> None:
     """It comes back under its name with the log of another one, as `trellis cluster remove` asks for."""
     one, other = pair.nodes
     numbers = list[int]()

@@ -1,4 +1,4 @@
-"""A gateway that stops leaves a cluster that goes on at once, and its own data in order."""
+"""A gateway that stops leaves its cluster without delay, and its own data consistent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_member_that_stops_does_not_get_the_turn_that_it_wanted(pair: Pair) ->
     assert first.turn.acting
 
 
-def test_a_turn_that_was_passed_to_who_stops_is_claimed_at_once(pair: Pair) -> None:
+def test_a_turn_passed_to_a_stopping_member_is_claimed_at_once(pair: Pair) -> None:
     first, other = pair.nodes
     first.catch_up()
     pair.settle()

@@ -1,4 +1,4 @@
-"""Time goes on for the peers of a gateway that does not accept, also while nobody can."""
+"""Time passes for the peers of a gateway without the turn, also while no gateway can accept."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tick(pair: Pair, seconds: int) -> None:
         pair.nodes[1].instance.gateway.tick()
 
 
-def test_a_peer_that_says_nothing_is_ended(waiting: Pair) -> None:
+def test_a_silent_peer_is_disconnected(waiting: Pair) -> None:
     client = WaitingClient(waiting, 1, "sprout")
     seconds = int(waiting.nodes[1].instance.gateway.settings.limits.handshake_seconds)
     tick(waiting, seconds)
@@ -82,7 +82,7 @@ def test_a_throttled_client_is_read_again(waiting: Pair) -> None:
     assert b"response 1 " in client.heard()
 
 
-def test_a_guest_whose_time_is_over_leaves(waiting: Pair) -> None:
+def test_an_expired_guest_leaves(waiting: Pair) -> None:
     bus = waiting.nodes[1].instance.gateway.bus
     guest = Peer(4711, "sprout", None, None)
     bus.presence.announce_present("lobby", guest, runtime.clock() + 2500)
@@ -93,7 +93,7 @@ def test_a_guest_whose_time_is_over_leaves(waiting: Pair) -> None:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_nobody_is_ended_because_what_it_publishes_waits(held: Pair, name: str) -> None:
+def test_a_peer_whose_publish_waits_is_not_disconnected(held: Pair, name: str) -> None:
     client = WaitingClient(held, 1, name)
     log = held.nodes[1].instance.gateway.log
     client.ask(PROTOCOLS[name].publish)

@@ -1,4 +1,4 @@
-"""Members of a cluster take turns, whatever the network and the scheduler do."""
+"""Members of a cluster take turns under any behaviour of the network and the scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.storage.record import Fact, encode
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 
 
-def test_a_member_that_just_passed_the_turn_on_is_heard_at_once(world: UnreliableNetwork) -> None:
+def test_a_member_that_just_passed_the_turn_on_can_request_it_at_once(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -85,7 +85,7 @@ def test_a_busy_member_passes_the_turn_after_a_moment(world: UnreliableNetwork) 
     assert len(other.log) == 1, "it has everything that was said before"
 
 
-def test_a_turn_that_nobody_uses_is_claimed_after_the_lease(world: UnreliableNetwork) -> None:
+def test_an_unused_turn_is_claimed_after_the_lease(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -105,7 +105,7 @@ def test_a_turn_that_nobody_uses_is_claimed_after_the_lease(world: UnreliableNet
     assert other.log == world.lines() == []
 
 
-def test_nobody_claims_the_turn_while_the_servers_do_not_answer(world: UnreliableNetwork) -> None:
+def test_no_member_claims_the_turn_while_the_servers_do_not_answer(world: UnreliableNetwork) -> None:
     """The holder would have to end if the claim came into the stream before its batch."""
     one, other = world.members
     one.say()
@@ -170,7 +170,7 @@ def test_publishers_are_refused_while_the_stream_does_not_answer(world: Unreliab
     assert one.turn.waited == 0
 
 
-def test_publishers_wait_again_once_the_stream_answers_who_has_passed_the_turn_on(world: UnreliableNetwork) -> None:
+def test_publishers_wait_again_once_the_stream_answers_after_a_handover(world: UnreliableNetwork) -> None:
     """It did not refuse them for long: a gateway wants the turn each second, and takes them when it gets it."""
     one, other = world.members
     one.say()
@@ -223,7 +223,7 @@ def test_a_member_that_reads_a_stream_with_a_hole_does_not_accept(world: Unrelia
     assert other.log == one.log != reader.log
 
 
-def test_a_batch_out_of_turn_disturbs_nobody(world: UnreliableNetwork) -> None:
+def test_a_batch_out_of_turn_is_ignored(world: UnreliableNetwork) -> None:
     """Whoever may write to the stream may append one with any number; the next one that follows shows what it is."""
     one, other = world.members
     one.say()
@@ -242,9 +242,7 @@ def test_a_batch_out_of_turn_disturbs_nobody(world: UnreliableNetwork) -> None:
 
 
 @pytest.mark.parametrize(("ahead", "first"), [(97, 0), (1, 5)])
-def test_a_batch_that_follows_nowhere_ends_nobody_who_can_compare(
-    world: UnreliableNetwork, ahead: int, first: int
-) -> None:
+def test_a_batch_after_a_gap_ends_no_member_that_can_compare(world: UnreliableNetwork, ahead: int, first: int) -> None:
     """Nobody says anything after it; it could show that the reader lacks something."""
     one, other = world.members
     one.say()
@@ -261,7 +259,7 @@ def test_a_batch_that_follows_nowhere_ends_nobody_who_can_compare(
     assert ([each.is_damaged for each in (one, other)], other.turn.acting) == ([False, False], True)
 
 
-def test_a_batch_that_follows_nowhere_ends_nobody_while_the_servers_do_not_answer(world: UnreliableNetwork) -> None:
+def test_a_batch_after_a_gap_ends_no_member_while_the_servers_are_silent(world: UnreliableNetwork) -> None:
     """Else all members would end at once: none is told what the others counted."""
     one, other = world.members
     one.say()
@@ -315,7 +313,7 @@ def test_a_killed_member_does_not_get_the_turn_that_it_wanted(world: UnreliableN
     assert other.turn.acting
 
 
-def test_nobody_waits_for_a_gateway_that_was_removed(world: UnreliableNetwork) -> None:
+def test_members_do_not_wait_for_a_removed_gateway(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
     settle(world, one)
@@ -347,14 +345,14 @@ def test_a_name_that_was_removed_may_be_used_again(world: UnreliableNetwork) -> 
 
 
 @pytest.mark.parametrize("data", [b"remove a 00000000\n", encode_removal("a")[:-1], encode_removal("a" * 65), b""])
-def test_a_malformed_removal_removes_nobody(world: UnreliableNetwork, data: bytes) -> None:
+def test_a_malformed_removal_is_ignored(world: UnreliableNetwork, data: bytes) -> None:
     assert decode_removal(data) is None
     world.members[0].turn.arrived(data)
     assert (world.members[0].is_removed, world.members[0].turn.ignored) == (False, 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_have_the_same_log_whatever_happens(seed: int) -> None:
+def test_all_members_have_the_same_log_after_random_faults(seed: int) -> None:
     random = Random(seed)
     world = UnreliableNetwork(random)
     world.members = [TurnMember(world, name) for name in "abc"]

@@ -1,4 +1,4 @@
-"""Which answers of a server are believed: it may be cut off, and not be as far as the others."""
+"""Answers of a server that may be cut off or behind the others are not trusted."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_entries_missing_at_a_server_without_a_leader_are_not_lost(member: Strea
     assert reads_on(member)
 
 
-def test_a_server_without_a_leader_does_not_say_where_the_stream_ends(
+def test_the_end_of_the_stream_is_not_taken_from_a_server_without_leader(
     settings: JetStreamSettings, member: StreamReader, answers: Answers
 ) -> None:
     """A member that joins would take itself for caught up, or its log for longer than the stream."""
@@ -158,7 +158,7 @@ def test_a_server_without_a_leader_does_not_say_where_the_stream_ends(
         late.stream.stop()
 
 
-def test_a_server_that_makes_no_consumer_does_not_say_where_the_stream_ends(
+def test_the_end_of_the_stream_is_not_taken_from_a_server_without_consumer(
     settings: JetStreamSettings, member: StreamReader, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is cut off names itself as the leader for some seconds."""

@@ -1,4 +1,4 @@
-"""One of three servers has a flipped bit in its store, and no journal of it: nobody takes anything wrong."""
+"""A flipped bit in the store of one of three servers is healed, and no gateway reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream that somebody deletes is not made again by those who have read it, and they say that it is gone."""
+"""Members report a deleted stream, and do not recreate it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_two(member: StreamReader) -> None:
     until(lambda: len(member.entries) == 2)
 
 
-def test_members_say_that_the_stream_is_gone_and_do_not_make_it_again(join: Join, server: NatsServer) -> None:
+def test_members_report_a_deleted_stream_and_do_not_recreate_it(join: Join, server: NatsServer) -> None:
     writer, idle = join(), join()
     write_two(writer)
     until(lambda: len(idle.entries) == 2)
@@ -75,7 +75,7 @@ def test_members_say_that_the_stream_is_gone_and_do_not_make_it_again(join: Join
     assert not asyncio.run(exists(server.url))
 
 
-def test_a_server_that_says_so_is_not_left_as_if_it_were_cut_off(
+def test_a_server_that_reports_a_deleted_stream_is_not_left(
     join: Join, server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With every new connection the reader would begin to wait anew, and never come to an end."""

@@ -1,4 +1,4 @@
-"""A member leaves what does not serve it any more: a server that is cut off, a consumer that stopped."""
+"""A member leaves a server that is cut off, and replaces a consumer that stopped."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_consumer_that_stops_is_replaced(tmp_path: Path, monkeypatch: pytest.M
         server.stop()
 
 
-def test_a_connection_that_a_server_ended_for_good_is_a_fault(tmp_path: Path) -> None:
+def test_a_permanently_closed_connection_is_a_fault(tmp_path: Path) -> None:
     """The client does not connect again: without a fault the gateway would wait for ever."""
 
     def configuration(password: str) -> str:

@@ -1,4 +1,4 @@
-"""A reader misses nothing that comes while it waits for a busy connection."""
+"""A reader misses nothing that arrives while it waits for a busy connection."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_consumer_that_ends_while_asking_waits_is_replaced(connection: BusyCon
 
 
 @pytest.mark.parametrize("name", ["stream_info", "add_consumer", "subscribe", "publish"])
-def test_a_new_connection_leads_to_a_new_consumer_whatever_waits(connection: BusyConnection, name: str) -> None:
+def test_a_new_connection_creates_a_new_consumer_during_any_wait(connection: BusyConnection, name: str) -> None:
     """What was asked for may have been lost with the old one."""
     connection.meanwhile[name] = connection.restart
     asyncio.run(connection.until(lambda: connection.count("add_consumer") == 2))

@@ -1,4 +1,4 @@
-"""The stream on genuine servers: one order for all, nothing lost, nothing left out, whatever becomes of the servers."""
+"""The stream on genuine servers has one order for all readers and loses nothing, whatever fails."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_signal_that_comes_while_the_stream_ends_is_left_out() -> None:
     ended._loop.close()
 
 
-def test_reading_begins_where_it_is_asked_to(join: Join) -> None:
+def test_reading_begins_after_the_given_position(join: Join) -> None:
     first = join()
     for data in numbered(10):
         first.stream.submit(data)
@@ -157,7 +157,7 @@ def test_long_batches_are_read_in_portions(join: Join) -> None:
         assert member.data == long
 
 
-def test_a_reader_that_takes_nothing_is_given_no_more(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_acknowledges_nothing_gets_a_bounded_number(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     first = join()
     for data in numbered(2000):
         first.stream.submit(data)
@@ -198,7 +198,7 @@ def test_entries_that_the_stream_no_longer_has_are_a_fault(join: Join, monkeypat
     assert ahead.entries == []
 
 
-def test_a_server_that_is_behind_for_a_moment_ends_nobody(join: Join) -> None:
+def test_a_server_that_is_briefly_behind_causes_no_fault(join: Join) -> None:
     first = join()
     first.stream.submit(b"1")
     until(lambda: first.entries)
@@ -296,7 +296,7 @@ def test_a_bit_that_flipped_in_the_store_is_found(
         assert behind.faults[0].startswith("the stream lacks 5, and goes on with 6")
 
 
-def test_without_a_server_it_says_so_and_begins_when_there_is_one(join: Join, server: NatsServer) -> None:
+def test_a_missing_server_is_reported_until_it_starts(join: Join, server: NatsServer) -> None:
     server.kill()
     member = join()
     member.stream.submit(b"1 early")
@@ -343,7 +343,7 @@ def refused_settings(right: Path, wrong: Path, key: Path) -> dict[str, tuple[obj
     }
 
 
-def test_tls_and_credentials_are_used_and_what_is_wrong_is_one_clear_line(tmp_path: Path) -> None:
+def test_tls_and_credentials_are_used_and_errors_are_one_line(tmp_path: Path) -> None:
     for folder in ("right", "wrong"):
         assert CliRunner().invoke(app, ["dev-cert", "--folder", str(tmp_path / folder)]).exit_code == 0
     right, wrong = (tmp_path / folder / "ca.pem" for folder in ("right", "wrong"))

@@ -1,4 +1,4 @@
-"""The send window: whatever a server loses, repeats or does not answer, what counts is what was sent, in its order."""
+"""The send window keeps the order of what was sent, whatever a server loses, repeats or leaves unanswered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members of a cluster say of it: over REST, as metrics, and by `trellis cluster status`."""
+"""Members report the state of the cluster over REST, as metrics, and by `trellis cluster status`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_links_are_named_without_their_queries_which_may_hold_keys(node: Cluster
     assert link["link"] == "wss://a.example/relay"
 
 
-def test_a_gateway_whose_servers_are_silent_is_not_ready_though_nobody_waits(
+def test_a_gateway_with_silent_servers_is_not_ready_without_any_waiter(
     node: ClusterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = [9.0]
@@ -93,7 +93,7 @@ def test_replicas_are_read_from_the_answer_of_the_servers() -> None:
 
 
 @pytest.mark.parametrize(("cluster", "led"), [(None, True), ({"leader": "two"}, True), ({"name": "trellis"}, False)])
-def test_whether_an_answer_names_a_leader(cluster: dict[str, str] | None, led: bool) -> None:
+def test_has_leader_reads_the_cluster_of_an_answer(cluster: dict[str, str] | None, led: bool) -> None:
     """A server that is alone has none, and needs none."""
     state = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
     answer: dict[str, Any] = {"config": {"name": "main"}, "state": state, "cluster": cluster}
@@ -116,7 +116,7 @@ def told() -> dict[str, Any]:
     }
 
 
-def test_the_screen_names_servers_and_who_is_behind() -> None:
+def test_the_screen_shows_servers_and_lagging_members() -> None:
     text = screen(told(), 61.0)
     assert "nobody now" in text
     assert "1 record for 12 s" in text
@@ -131,7 +131,7 @@ def test_the_screen_names_servers_and_who_is_behind() -> None:
 @pytest.mark.parametrize(
     ("cluster", "code"), [(None, 1), (told(), 0), (told() | {"trouble": "no quorum"}, 1)], ids=["alone", "well", "ill"]
 )
-def test_the_exit_code_says_whether_the_gateway_takes_part(
+def test_the_exit_code_shows_whether_the_gateway_participates(
     monkeypatch: pytest.MonkeyPatch, cluster: Any, code: int
 ) -> None:
     monkeypatch.setattr(Remote, "get", lambda _self, _path: {"cluster": cluster})

@@ -59,9 +59,7 @@ def test_a_gateway_with_other_keys_is_refused(join: Callable[..., Membership]) -
         join("two", about="keys 2")
 
 
-def test_a_gateway_that_cannot_read_the_stream_says_so_even_if_it_has_read_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_stream_fails_the_join_of_a_known_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its position in the stream is known, so it waits for nothing but the stream."""
     do_next = joining._do_next
 
@@ -103,7 +101,7 @@ def test_a_log_is_not_compared_with_a_stream_of_which_no_leader_answers(
         join("two", 4)
 
 
-def test_a_log_that_the_disk_did_not_take_is_not_begun_with(
+def test_a_member_whose_disk_lacks_part_of_the_stream_cannot_join(
     join: Callable[..., Membership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gateway would go on with another log than the others, whose position it has."""
@@ -143,7 +141,7 @@ def test_a_log_that_was_not_written_to_its_end_has_no_bookmark(
         assert bookmark.exists() != failing
 
 
-def test_a_member_that_catches_up_lets_others_have_the_loop(
+def test_a_member_that_catches_up_yields_to_the_event_loop(
     join: Callable[..., Membership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(membership, "SLICE_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""Requests and WebSockets of a cluster wait for the turn only if they may log something, and then they get it."""
+"""Requests and WebSockets wait for the turn only if they may log something, and always get it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def _contend(nodes: list[ClusterInstance]) -> list[bool]:
     return application.acted
 
 
-def test_a_websocket_gets_the_turn_however_much_others_want_it(nodes: list[ClusterInstance]) -> None:
+def test_a_websocket_gets_the_turn_under_contention(nodes: list[ClusterInstance]) -> None:
     assert asyncio.run(_contend(nodes)) == [True]
 
 
