@@ -314,7 +314,8 @@ async def _open(
         return gateway.admission.admit(adapter, address)
 
     seconds = gateway.settings.limits.handshake_seconds
-    tls = None if context is None else tcp_server.Handshakes(context, gateway.admission, seconds)
+    pacer = gateway.bus.read_pacer
+    tls = None if context is None else tcp_server.Handshakes(context, gateway.admission, seconds, pacer)
     host = gateway.settings.host
     listen = fast.listen if sniffio.current_async_library() == "asyncio" else tcp_server.listen
     port = await listen(accept, host, listener.port, tasks=tasks, stack=stack, tls=tls)

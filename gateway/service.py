@@ -22,7 +22,9 @@ from fastapi import FastAPI
 
 from gateway.access.origins import is_local
 from gateway.core.errors import OperatorError
+from gateway.core.networks import network
 from gateway.http.direct import DirectPublisher
+from gateway.listeners.proxies import TrustedProxies
 from gateway.monitoring import logs
 from gateway.settings.settings import Settings
 from gateway.shells.tcp_server import Handshakes
@@ -187,7 +189,8 @@ class _Server(uvicorn.Server):
         context = gateway.certificate.context(gateway.settings)
         await super().startup(sockets if context is None else [])
         if context is not None:
-            handshakes = Handshakes(context, gateway.admission, gateway.settings.limits.handshake_seconds)
+            seconds, pacer = gateway.settings.limits.handshake_seconds, gateway.bus.read_pacer
+            handshakes = Handshakes(context, gateway.admission, seconds, pacer, _network_behind(gateway.proxies))
             self._tls = TlsServer(self._listener, handshakes, self._protocol)
         _announce(self._app, self._listener)
 
@@ -205,6 +208,11 @@ class _Server(uvicorn.Server):
         self._app.state.gateway.goodbye()
         await anyio.sleep(0)
         await super().shutdown(sockets)
+
+
+def _network_behind(proxies: TrustedProxies) -> Callable[[str, int], str]:
+    """Return the network that a connection counts for, by its address and number: of its own if a proxy made it."""
+    return lambda address, number: network(proxies.connection(address, number))
 
 
 async def _serve_asyncio(

@@ -198,6 +198,10 @@ class ReadPacer:
         """
         return self._charge(self._request_time, network, seconds)
 
+    def charge_records(self, network: str, seconds: float) -> float:
+        """Charge *seconds* of decrypting what *network* sent; return those to wait before more is read."""
+        return self._charge(self._reading_time, network, seconds)
+
     def charge_answer(self, network: str, seconds: float) -> None:
         """Charge *seconds* of the loop, for a slice of a long answer, to *network*, whose long reads wait for that."""
         self._charge(self._reading_time, network, seconds)

@@ -13,6 +13,8 @@ from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
 from anyio.streams.tls import TLSStream
 
 from gateway.adapter import Refusal
+from gateway.core.networks import network
+from gateway.core.read_pacer import ReadPacer
 from gateway.core.session import Session
 
 from .input_turns import InputTurns, input_turns
@@ -36,12 +38,22 @@ class HandshakeLimit(Protocol):
         """Stop counting a connection, which has ended or becomes a session."""
 
 
+def _network_of(address: str, _number: int) -> str:
+    return network(address)
+
+
 class Handshakes(NamedTuple):
-    """How TLS handshakes are made: with which *context*, within how many *seconds*, and how many at once."""
+    """How TLS handshakes are made: with which *context*, within how many *seconds*, and how many at once.
+
+    *network_of* returns the network that a connection counts for, by its address and a number of its own; the
+    *read_pacer* charges it for the time that handshakes and decrypting take.
+    """
 
     context: ssl.SSLContext
     limit: HandshakeLimit | None = None
     seconds: float = HANDSHAKE_SECONDS
+    read_pacer: ReadPacer | None = None
+    network_of: Callable[[str, int], str] = _network_of
 
 
 async def listen(

@@ -1,7 +1,8 @@
 """Accepts TLS connections: each is counted once it is accepted, and its handshake has a time limit.
 
 A server of asyncio reports a connection only after the handshake, so handshakes that never finish could not be
-counted. Here a connection is counted first; its protocol takes over once the handshake is done.
+counted. Here a connection is counted first; its protocol takes over once the handshake is done. A network whose
+handshakes and requests have used its share of the loop makes its handshakes one after another, as it pays its debt.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from itertools import count
+from weakref import WeakValueDictionary
 
 from .serve import LINGER_SECONDS
 from .tcp_server import ACCEPT_RETRY_SECONDS, Handshakes
+from .tls_records import Charge, accept_tls
 
 HANDSHAKE_ERRORS = (OSError, asyncio.TimeoutError)  # `ssl.SSLError` is an OSError
+
+HANDSHAKE_SECONDS = 0.0003  # of the loop that a handshake takes at least; the rest is charged when it is done
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +38,10 @@ class TlsServer:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
-        self._context, self._handshake_limit, self._seconds = handshakes
+        self._context, self._handshake_limit, self._seconds = handshakes.context, handshakes.limit, handshakes.seconds
+        self._network_of, self._read_pacer = handshakes.network_of, handshakes.read_pacer
+        self._numbers = count()
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by network
         self._protocol_factory = protocol_factory
         self._handshakes: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
@@ -62,11 +72,14 @@ class TlsServer:
             task.add_done_callback(self._handshakes.discard)
 
     async def _handshake(self, peer: socket.socket, address: str) -> None:
+        network = self._network_of(address, next(self._numbers))
         try:
-            await self._loop.connect_accepted_socket(
-                self._protocol_factory,
+            await self._wait_for_turn(network)
+            await accept_tls(
                 peer,
-                ssl=self._context,
+                self._protocol_factory(),
+                self._context,
+                self._charges(network),
                 ssl_handshake_timeout=self._seconds,
                 ssl_shutdown_timeout=LINGER_SECONDS,
             )
@@ -76,3 +89,24 @@ class TlsServer:
         finally:
             if self._handshake_limit is not None:
                 self._handshake_limit.leave(address)
+
+    async def _wait_for_turn(self, network: str) -> None:
+        """Wait until *network* may use the loop; its handshakes wait in line, so that only the first has a timer."""
+        charge, _ = self._charges(network)
+        if charge(0.0) <= 0:
+            return
+        line = self._lines.get(network) or self._lines.setdefault(network, asyncio.Lock())
+        async with line:
+            while (wait := charge(0.0)) > 0:
+                await asyncio.sleep(wait)
+            charge(HANDSHAKE_SECONDS)
+
+    def _charges(self, network: str) -> tuple[Charge, Charge]:
+        """How *network* is charged for handshakes, and for long reads."""
+        if (pacer := self._read_pacer) is None:
+            return _charge_nothing, _charge_nothing
+        return partial(pacer.charge_network, network), partial(pacer.charge_records, network)
+
+
+def _charge_nothing(_seconds: float) -> float:
+    return 0.0

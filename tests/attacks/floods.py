@@ -158,19 +158,19 @@ def asking(target: Target, seconds: float) -> Report:
 def logins(target: Target, seconds: float) -> Report:
     """Logins with one key after another, while somebody else is logged in."""
     report, deadline = Report(), time.monotonic() + seconds
-    token = _login(target, KEY)
+    token = log_in(target, KEY)
     for n in count(1):
         if time.monotonic() > deadline:
             break
         report.sent += 1
-        if not _login(target, PrivateKey.from_int(n)):
+        if not log_in(target, PrivateKey.from_int(n)):
             report.answers["refused"] += 1
     answer = http(target, "/api/v1/users/me", headers={"Authorization": f"Bearer {token}"})
     report.require("who was logged in still is", b"200 OK" in answer[:20] or b" 429 " in answer[:20])
     return report
 
 
-def _login(target: Target, key: PrivateKey) -> str:
+def log_in(target: Target, key: PrivateKey) -> str:
     """Log in with *key*; return the session token, empty if the gateway refuses."""
     address = address_of(key)
     head, _, body = http(target, f"/api/v1/login/challenge/{address}", "POST").partition(b"\r\n\r\n")

@@ -17,6 +17,7 @@ from . import (
     silent,
     sprout_peers,
     subscribers,
+    tls_records,
     unread,
 )
 from .attack import Attack
@@ -53,6 +54,9 @@ ATTACKS: Final = (
            silent.wait("https silent", "https half handshake", "https handshake left alone",
                        "sprout tls silent", "sprout tls half handshake", "sprout tls handshake left alone"),
            dropped=DROP, seconds=SILENT, needs=TLS, memory=96),
+
+    Attack("tls-records", "broadcasts of 30 kB in TLS records of one byte", tls_records.records, needs=TLS,
+           brief=False),
 
     Attack("heads", "headers of 1 MB", hoards.heads, memory=16, dropped=DROP, answers=("http 4",)),
     Attack("fragments", "messages in fragments of one byte", hoards.fragments, memory=16),
