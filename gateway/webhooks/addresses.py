@@ -13,17 +13,25 @@ import ssl
 from collections.abc import Iterable, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from time import monotonic
 from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 import httpcore
 
+from gateway.core.buckets import TokenBuckets
+
 NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
 REFUSED = "its address is not public; the operator may list the network in webhooks.allow_networks"
 PLAIN_REFUSED = "plain HTTP is only sent to webhooks.allow_networks; use https"
 MAX_LOOKUPS = 16  # names that one network backend resolves at once; further ones wait
 MAX_READ = 512  # bytes of an answer that are parsed at once: 85 chunks of one byte, which take 5 ms
+MAX_ANSWER = 1 << 16  # bytes of an answer, with its head
+MAX_LINES = 512  # in an answer; a head of so many, which is parsed at once, takes 3 ms
+FREE_LINES = 64  # in an answer, which are not charged
+LINE_SECONDS = 11e-6  # of the loop that it takes to parse a line
+LINE_SHARE, LINE_BURST = 0.05, 0.1  # of the loop's time, and seconds of it at once, for the lines of all answers
 
 IpNetwork = IPv4Network | IPv6Network
 
@@ -50,6 +58,10 @@ def is_public(address: str) -> bool:
     return ip.is_global and not special and not (isinstance(ip, IPv6Address) and ip.is_site_local)
 
 
+class AnswerTooLong(Exception):
+    """A receiver has sent more than `MAX_ANSWER` bytes or `MAX_LINES` lines."""
+
+
 class AddressPolicy:
     """Which addresses may be reached: those in *allowed*, and with *public* all public ones."""
 
@@ -69,17 +81,32 @@ class AddressPolicy:
 
 
 class _PatientStream(httpcore.AsyncNetworkStream):
-    """A connection that is read a little at a time, so that an answer of many short parts does not hold the loop."""
+    """A connection that is read a little at a time, so that an answer of many short parts does not hold the loop.
 
-    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+    An answer is limited. Its lines (headers, chunks, informational answers) beyond `FREE_LINES` are charged to
+    *line_time*, and the next read waits until the debt is paid.
+    """
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream, line_time: TokenBuckets) -> None:
         self._stream = stream
+        self._line_time = line_time
+        self._size = self._lines = 0  # of the answer to what was written last
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Read at most `MAX_READ` bytes."""
-        return await self._stream.read(min(max_bytes, MAX_READ), timeout)
+        """Read at most `MAX_READ` bytes; raise `AnswerTooLong` beyond the limits."""
+        data = await self._stream.read(min(max_bytes, MAX_READ), timeout)
+        known = max(self._lines, FREE_LINES)
+        self._size += len(data)
+        self._lines += data.count(b"\n")
+        if self._size > MAX_ANSWER or self._lines > MAX_LINES:
+            raise AnswerTooLong
+        if self._lines > known and (wait := self._line_time.spend("", (self._lines - known) * LINE_SECONDS)):
+            await anyio.sleep(wait)
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Write all of *buffer*."""
+        self._size = self._lines = 0
         await self._stream.write(buffer, timeout)
 
     async def aclose(self) -> None:
@@ -91,7 +118,8 @@ class _PatientStream(httpcore.AsyncNetworkStream):
     ) -> httpcore.AsyncNetworkStream:
         """Return the connection with TLS; close it if the handshake is cancelled, as by a receiver that is too slow."""
         try:
-            return _PatientStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+            secured = await self._stream.start_tls(ssl_context, server_hostname, timeout)
+            return _PatientStream(secured, self._line_time)
         except anyio.get_cancelled_exc_class():
             await self._stream.aclose()
             raise
@@ -107,6 +135,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
         self._backend = httpcore.AnyIOBackend()
+        self._line_time = TokenBuckets(LINE_SHARE, LINE_BURST, monotonic)
         self._lookups = anyio.CapacityLimiter(MAX_LOOKUPS)
 
     async def connect_tcp(
@@ -123,7 +152,8 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         permitted = [address for address in addresses if self._policy.permits(address)]
         if not permitted:
             raise AddressRefused(self._policy.reason)
-        return _PatientStream(await self._connect_to_first(permitted, port, timeout, local_address, socket_options))
+        stream = await self._connect_to_first(permitted, port, timeout, local_address, socket_options)
+        return _PatientStream(stream, self._line_time)
 
     async def _resolve(self, host: str, port: int) -> list[Any]:
         """Resolve *host* in one of `MAX_LOOKUPS` threads, so that slow name servers do not block the event loop."""

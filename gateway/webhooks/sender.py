@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
@@ -17,9 +18,8 @@ from typing import Final, NamedTuple
 import anyio
 import httpcore
 
-from .addresses import AddressPolicy, AddressRefused, GuardedNetwork, IpNetwork
+from .addresses import AddressPolicy, AddressRefused, AnswerTooLong, GuardedNetwork, IpNetwork
 
-MAX_RESPONSE = 1 << 16  # bytes of an answer that are read and discarded, so that its connection can be used again
 MAX_CONNECTIONS = 64
 IDLE_SECONDS = 30.0  # for which an unused connection is kept
 MAX_RETRY_AFTER = 24 * 3_600.0  # seconds that a receiver may ask for
@@ -67,6 +67,8 @@ class Sender:
                 return await self._send(url, headers, body)
         except TimeoutError:
             return Outcome(Verdict.UNREACHABLE, error=f"no complete answer within {seconds:g} s")
+        except AnswerTooLong:
+            return Outcome(Verdict.UNREACHABLE, error="the head of its answer is too long")
         except AddressRefused as error:
             return Outcome(Verdict.UNREACHABLE, error=str(error))
         except UnicodeError:
@@ -85,11 +87,9 @@ class Sender:
         pairs = [(name, value) for name, value in (sent | dict(headers)).items()]
         async with self._pools[scheme].stream("POST", url, headers=pairs, content=body) as response:
             outcome = _outcome(response)
-            size = 0
-            async for chunk in response.aiter_stream():
-                size += len(chunk)
-                if size > MAX_RESPONSE:
-                    break  # the connection is closed with the response
+            with suppress(AnswerTooLong):  # then the connection is closed with the response
+                async for _ in response.aiter_stream():  # to its end, so that the connection can be used again
+                    pass
         return outcome
 
 
