@@ -21,7 +21,7 @@ from .errors import StreamrError
 VERSIONS: Final = (1, 2)
 S0_OFFSET: Final = 13  # what S0's examples add to the types of its table
 MAX_NODES: Final = 1_000  # addresses in one message
-MAX_VALUES: Final = 1 << 16  # in one message: a status of 1,000 stream partitions has some 20,000
+MAX_VALUES: Final = 1 << 15  # in one message: a status of 1,000 stream partitions has some 20,000
 
 
 class TrackerType(IntEnum):

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -238,6 +241,32 @@ def test_numbers_beyond_a_double_cost_no_python_call_each() -> None:
             sys.setprofile(None)
         assert value == [read] * 20_000 + [{"a": [None]}]
     assert calls < 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r'"\ud800' + "x" * (1 << 20) + '"', r'"\ud800' + "e1" * (1 << 19) + '"', "[" + ("9" * 4_299 + ",") * 240 + "1]"],
+)
+def test_what_is_read_slowly_takes_few_times_as_long_as_the_standard_library_on_short_numbers(text: str) -> None:
+    """A regular expression looked for long numbers, at 50 ms for a MiB, and each number took a square of its digits."""
+    usual = json.dumps("x" * (1 << 19) + "\\" * (1 << 18))
+    assert min(map(work, [partial(loads, text)] * 5)) < 5.5 * min(map(work, [partial(json.loads, usual)] * 5))
+
+
+def work(call: Callable[[], object]) -> float:
+    """The CPU time of *call*, in seconds."""
+    begin = time.thread_time()
+    call()
+    return time.thread_time() - begin
+
+
+@pytest.mark.parametrize("digits", [308, 309, 310, 499, 500, 501])
+@pytest.mark.parametrize("digit", "19")
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_integers_around_the_bounds_are_read_as_doubles(sign: str, digit: str, digits: int) -> None:
+    number = sign + digit * digits
+    read = float(number)
+    assert loads(f"[{number},1e400]") == [None if read in (float("inf"), float("-inf")) else read, None]
 
 
 @pytest.mark.parametrize("digits", [4_299, 4_300, 4_301])
