@@ -6,6 +6,7 @@ the node's last message.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from adapters.streamr.wire.network import (
 )
 from gateway.core.errors import RequestError
 from gateway.core.frames import payload, text_frame
-from gateway.core.jsontext import dumps
+from gateway.core.jsontext import dumps, loads
 from gateway.core.principal import Principal
 
 from .session import StreamrSession
@@ -33,19 +34,24 @@ if TYPE_CHECKING:
 
 PATH = "/network"
 MAX_STATUS = 4_096  # bytes of a status, as JSON, that is kept to be shown
-MAX_SHOWN = 256  # nodes in a report to the operator
+MAX_SHOWN = 64  # nodes in a report to the operator
+MAX_WRAPPED = 256  # frames that are wrapped in one turn of the loop, which takes 2 ms; a full outbox has thousands
 CONTROL = (b"[1,", b"[2,")  # how control frames begin, and network messages do not
 
 
 class NodeReports:
-    """What the connected nodes reported about themselves."""
+    """What the connected nodes reported about themselves.
+
+    A status is kept as its text: as values it would take up to thirty times as much.
+    """
 
     def __init__(self) -> None:
         self.reports: dict[NetworkSession, dict[str, Any]] = {}
 
     def report(self) -> list[dict[str, Any]]:
         """The reports, for the operator; at most `MAX_SHOWN`."""
-        return list(islice(self.reports.values(), MAX_SHOWN))
+        shown = islice(self.reports.values(), MAX_SHOWN)
+        return [report | ({"status": loads(report["status"])} if "status" in report else {}) for report in shown]
 
 
 class NetworkSession(StreamrSession):
@@ -96,8 +102,24 @@ class NetworkSession(StreamrSession):
             self.receive_data(message)
 
     def data_to_send(self) -> list[bytes]:
-        """Everything that can be written now, with control frames wrapped."""
-        return [self._wrapped(frame) for frame in super().data_to_send()]
+        """Up to `MAX_WRAPPED` frames that can be written now, with control frames wrapped."""
+        rest = self._queue[MAX_WRAPPED:]
+        if not rest:
+            return [self._wrapped(frame) for frame in super().data_to_send()]
+        is_plain, later = not self._pending_count, (self._streams, self._backlog, self._sample)
+        del self._queue[MAX_WRAPPED:]
+        self._streams, self._backlog, self._sample = deque(), deque(), None  # they follow what is in the queue
+        data = super().data_to_send()
+        if is_plain:
+            self._size = sum(len(frame) for frame in rest if isinstance(frame, bytes))
+        self._queue += rest
+        self._streams, self._backlog, self._sample = later
+        return [self._wrapped(frame) for frame in data]
+
+    @property
+    def held_size(self) -> int:
+        """The bytes that are kept for the node, with its status."""
+        return super().held_size + len(self._nodes.reports.get(self, {}).get("status", b""))
 
     def all_to_send(self) -> None:
         """None: each frame may need a wrapper."""
@@ -111,8 +133,8 @@ class NetworkSession(StreamrSession):
 
     def status(self, message: NetworkMessage) -> None:
         """Keep the node's status for the operator."""
-        size = len(dumps(message.status))
-        self._note(message, status=message.status if size <= MAX_STATUS else f"{size} bytes")
+        status = bytes(memoryview(dumps(message.status)))  # a copy: what orjson makes has 250 kB of room behind it
+        self._note(message, status=status if len(status) <= MAX_STATUS else dumps(f"{len(status)} bytes"))
 
     def record(self, message: NetworkMessage) -> None:
         """Keep the nodes that a message names, for the operator; the gateway connects to none of them."""
