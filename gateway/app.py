@@ -337,7 +337,8 @@ async def _tick(gateway: Gateway) -> None:
     while True:
         await anyio.sleep(1)
         try:
-            gateway.tick()
+            for _ in gateway.tick_in_slices():
+                await anyio.sleep(0)
         except Exception:  # a bug; the next tick may do what this one did not
             gateway.metrics.count("faults", "tick")
             logger.exception("a periodic task failed; it is retried in a second")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from time import monotonic, time_ns
@@ -110,6 +110,7 @@ class Gateway:
         if self.membership is not None:
             foreign = ForeignEntries(self.bus, self.log, self.adapters, self.log_clock.reach)
             self.membership.start(self.log, self.bus, foreign)
+        self.budget.post = post
         loop, post = post, self._when_acting(post)
         notices = self.bus.presence.notices
         notices.post, notices.later = loop, Timer(loop).later
@@ -290,16 +291,21 @@ class Gateway:
         return None if membership is None else cluster_report.report(membership, self.settings.cluster.name)
 
     def tick(self) -> None:
-        """Do what is due; called once a second."""
+        """Do all of `tick_in_slices` now."""
+        for _ in self.tick_in_slices():
+            pass
+
+    def tick_in_slices(self) -> Iterator[None]:
+        """Do what is due, once a second; yield often, for others to have a turn of the loop."""
         self.watchdog.tick()
         systemd.notify(systemd.ALIVE)
         self.metrics.counts["log_lines_left_out"][()] = logs.flush()
-        self.budget.audit()
+        self.budget.audit_soon()
         self.answer_scheduler.tick()
         self.tracer.tick()
         self.access_manager.tick()
         self._trimmer.tick()
-        self.bus.tick()  # not in a turn: timeouts hold also while nobody accepts
+        yield from self.bus.tick_in_slices()  # not in a turn: timeouts hold also while nobody accepts
         if self.membership is None:
             self._tick()
             return

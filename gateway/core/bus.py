@@ -7,9 +7,8 @@ delivered; a direct message never touches the log. See docs/design.md.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .acceptance import Acceptance
@@ -27,11 +26,10 @@ from .peers import PeerRegistry
 from .presence import TOLD_PER_REQUEST, Presence
 from .principal import Principal
 from .stamper import Stamper
+from .ticking import tick_sessions
 from .watchers import Watchers
 
 MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
-
-logger = logging.getLogger(__name__)
 
 
 class Bus:
@@ -335,16 +333,16 @@ class Bus:
             raise Throttled(wait)
 
     def tick(self) -> None:
-        """Expire what is due, and tick the sessions; call this once a second, whether or not anything may be logged."""
+        """Do all of `tick_in_slices` now."""
+        for _ in self.tick_in_slices():
+            pass
+
+    def tick_in_slices(self) -> Iterator[None]:
+        """Expire what is due and tick the sessions, once a second, even if nothing may be logged; yield often."""
         now = self.clock()
         self.directs.tick(now)
         self.presence.tick(now)
-        for session in list(self._sessions):
-            try:
-                session.tick(now)
-            except Exception:  # a bug in one session must not stop the rest
-                logger.exception("a connection failed; the others go on")
-                session.close(1011, "the gateway has a fault; its log says more")
+        yield from tick_sessions(self._sessions, now)
 
     def wait_for_log(self, session: Member) -> None:
         """Wake *session* when the log accepts messages again; nothing happens if it does now."""

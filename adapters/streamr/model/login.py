@@ -51,7 +51,7 @@ class SessionToken(NamedTuple):
     expires: int
 
 
-class _TokenClaims(NamedTuple):
+class TokenClaims(NamedTuple):
     """The claims of a genuine token; *id* is the token without its MAC."""
 
     address: str
@@ -95,17 +95,28 @@ class Logins:
 
     def address(self, token: str, now: int) -> str | None:
         """The lower-case address that *token* belongs to; None if the token is invalid, expired or logged out."""
-        found = self._claims(token) if len(token) == TOKEN_LENGTH else None
-        if found is None or found.expires < now or found.id in self._logouts:
-            return None
-        return found.address
+        found = self.claims(token)
+        return found.address if found is not None and self.holds(found, now) else None
+
+    @property
+    def logout_count(self) -> int:
+        """How many tokens were logged out since the start, or were known to be."""
+        return self._logouts.count
+
+    def claims(self, token: str) -> TokenClaims | None:
+        """The claims of *token*, which may have ended; None if it is not the gateway's."""
+        return self._claims(token) if len(token) == TOKEN_LENGTH else None
+
+    def holds(self, claims: TokenClaims, now: int) -> bool:
+        """Whether a token with these *claims* is valid."""
+        return claims.expires >= now and claims.id not in self._logouts
 
     def log_out(self, token: str, network: str, now: int, done: Callable[[bool], None] = lambda _written: None) -> None:
         """Log *token* out; *network* is the network address of the request.
 
         *done* is called with True once that is on disk, with False if it cannot be written now.
         """
-        found = self._claims(token) if len(token) == TOKEN_LENGTH else None
+        found = self.claims(token)
         if found is None or found.expires < now:
             done(True)
             return
@@ -116,7 +127,7 @@ class Logins:
         said = bytes.fromhex(address[2:]) + expires.to_bytes(_EXPIRES_BYTES) + nonce
         return SessionToken(urlsafe_b64encode(said + self._token_mac(said)).decode(), expires)
 
-    def _parse(self, token: str) -> _TokenClaims | None:
+    def _parse(self, token: str) -> TokenClaims | None:
         """The claims of *token*; None if it is not the gateway's."""
         try:
             data = urlsafe_b64decode(token.encode())
@@ -126,7 +137,7 @@ class Logins:
         if not hmac.compare_digest(mac, self._token_mac(said)):
             return None
         expires = int.from_bytes(said[_ADDRESS_BYTES:-_NONCE_BYTES])
-        return _TokenClaims("0x" + said[:_ADDRESS_BYTES].hex(), expires, said)
+        return TokenClaims("0x" + said[:_ADDRESS_BYTES].hex(), expires, said)
 
     def _challenge_id(self, text: str) -> str:
         return hmac.digest(self._key, b"challenge " + text.encode(errors="replace"), "sha256").hex()

@@ -57,6 +57,7 @@ class Logouts:
         self.on_change: Callable[[], None] = lambda: None
         self.tell: Callable[[bytes], None] = lambda _data: None
         self.when_written: Callable[[Callable[[bool], None]], None] = lambda call: call(True)
+        self.count = 0  # of all that were ever known, also those that are forgotten
         self._ended: dict[bytes, tuple[str, int]] = {}
         self._by_network: dict[str, dict[bytes, None]] = {}  # by network address, oldest first
         for id, network, expires in known:
@@ -95,6 +96,7 @@ class Logouts:
         return json.dumps({"ended": rows}).encode()
 
     def _put(self, id: bytes, network: str, expires: int) -> None:
+        self.count += 1
         self._ended[id] = network, expires
         self._by_network.setdefault(network, {})[id] = None
 

@@ -25,10 +25,10 @@ from gateway.core.message import Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
+from .shown_tokens import MAX_TOKENS, ShownTokens
+
 if TYPE_CHECKING:
     from adapters.streamr.parts import StreamrParts
-
-MAX_TOKENS = 64  # tokens and keys that one connection may show: a node carries the requests of several users
 
 # By control version, the message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.
 DEFAULT_MESSAGE_VERSIONS = {1: 30, 2: 32}
@@ -53,11 +53,12 @@ class BaseSession(Session):
         self._requested_versions = versions
         self._negotiated = None not in versions
         self._set_versions(versions[0] or 2)
-        self._users: dict[str, User] = {}  # by the tokens and keys that it showed; it ends with any of them
+        self._shown = ShownTokens(parts.trust, parts.context.logins)
+        self._users = self._shown.users
 
-    def tick(self, now: int) -> None:  # noqa: ARG002  (tokens and keys have a clock of their own)
+    def tick(self, now: int) -> None:
         """Called once a second: close the connection if a token or key that it showed is not valid any more."""
-        if self._users and any(self._parts.trust.user_of_token(token) is None for token in self._users):
+        if self._users and self._shown.any_ended(now):
             self.close(1008, "a session token or API key of this connection is over; log in again")
 
     # Authentication
@@ -102,7 +103,7 @@ class BaseSession(Session):
                 continue
             if len(self._users) >= MAX_TOKENS:
                 raise InvalidMessage(f"not more than {MAX_TOKENS} session tokens and keys on one connection")
-            self._users[token] = user
+            self._shown.add(token, user)
             if (peer := user.peer(self.bus.peers)) is not None:
                 self.bus.bind(self, peer)
 
