@@ -56,7 +56,7 @@ def test_a_session_that_fails_is_closed_and_the_others_are_ticked() -> None:
     def fail(_now: int) -> None:
         raise KeyError
 
-    failing = Unique(tick=fail, close=lambda code, _reason: closed.append(code))
+    failing: Any = Unique(tick=fail, close=lambda code, _reason: closed.append(code))
     list(tick_sessions({failing: None, **sessions(ticked)}, 7))
     assert closed == [1011]
     assert ticked == list(range(COUNT))
