@@ -14,15 +14,16 @@ Every community is exchanged once for each connection: those of the other side, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NoReturn
 
 from adapters.sprout.announces.batch import NodeBatch
 from adapters.sprout.announces.waiting import REQUEST_TIMEOUT
-from adapters.sprout.forest.forest import NULL_ID, Node, NodeError, Reply, decode
+from adapters.sprout.forest.forest import NULL_ID, NodeError, Reply, decode
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.store.tables import COMMUNITY
 from adapters.sprout.wire import codec
@@ -60,6 +61,14 @@ class _AnswerBatch(NodeBatch):
     """A response, and the ids of nodes that were cut from it and are still to be requested."""
 
     cut: tuple[str, ...] = ()
+
+    def __init__(self, nodes: Iterable[NodeLine], announce_id: int) -> None:
+        super().__init__(nodes, announce_id)
+        self.authors: dict[str, None] = {}  # that are neither here nor were requested before
+        self.replies: deque[tuple[str, Reply]] = deque()  # whose ancestors are not looked for yet
+        self.ids = {line.id for line in self.nodes}
+        self.scanned = 0  # of the nodes
+        self.authors_requested = False
 
     def drop(self) -> None:
         """Take none of its nodes."""
@@ -197,8 +206,7 @@ class Peering(SproutSession):
         finally:
             batch.nodes.extend(reversed(rest))
         if rest:
-            self._sliced = True
-            raise Throttled(0)
+            self._continue_later()
 
     def _on_list(self, batch: _AnswerBatch, frame: Frame) -> None:
         """Take the relay's list of communities; then exchange these and those held here."""
@@ -246,11 +254,13 @@ class Peering(SproutSession):
             self._announcing = True
             self.stream(self._nodes_to_announce())
 
-    def _request_authors(self, batch: NodeBatch, again: Callable[[], None]) -> bool:
+    def _request_authors(self, batch: _AnswerBatch, again: Callable[[], None]) -> bool:
         """Request the missing authors of a batch; return whether there are any. *again* is called with them here."""
-        authors = {node.author for _, node in _readable(batch) if node.author not in self._requested_authors}
-        missing = tuple(id for id in authors if id != NULL_ID and self._nodes.store.seq(id) is None)
-        if not missing:
+        if batch.authors_requested:
+            return False
+        self._scan(batch)
+        batch.authors_requested = True
+        if not (missing := tuple(batch.authors)):
             return False
 
         def on_authors(answer: _AnswerBatch, _frame: Frame) -> None:
@@ -264,15 +274,41 @@ class Peering(SproutSession):
         self.ask(codec.Query(NO_ID, missing), on_authors)
         return True
 
-    def _request_ancestors(self, gap: _CatchUp, batch: NodeBatch, again: Callable[[], None]) -> bool:
+    def _scan(self, batch: _AnswerBatch) -> None:
+        """Note the missing authors and the replies of the next slice of *batch*; raise `Throttled` if there is more."""
+        for line in islice(batch.nodes, batch.scanned, batch.scanned + SLICE):
+            batch.scanned += 1
+            with suppress(NodeError):
+                node = decode(line.raw)
+                if node.author not in batch.authors and self._is_missing_author(node.author):
+                    batch.authors[node.author] = None
+                if isinstance(node, Reply):
+                    batch.replies.append((line.id, node))
+        if batch.scanned < len(batch.nodes):
+            self._continue_later()
+
+    def _is_missing_author(self, id: str) -> bool:
+        return id != NULL_ID and id not in self._requested_authors and self._nodes.store.seq(id) is None
+
+    def _is_orphan(self, id: str, node: Reply) -> bool:
+        return self._nodes.store.seq(node.parent) is None and self._nodes.store.seq(id) is None
+
+    def _continue_later(self) -> NoReturn:
+        """Have the response that is being handled called again in a later turn of the loop."""
+        self._sliced = True
+        raise Throttled(0)
+
+    def _request_ancestors(self, gap: _CatchUp, batch: _AnswerBatch, again: Callable[[], None]) -> bool:
         """Request missing ancestors of nodes of a batch, some at a time; return whether there are any."""
-        here = {line.id for line in batch.nodes}
-        orphans = [
-            (line.id, node.depth)
-            for line, node in _readable(batch)
-            if node.parent not in here and line.id not in gap.asked and isinstance(node, Reply)
-            if self._nodes.store.seq(node.parent) is None and self._nodes.store.seq(line.id) is None
-        ][:MAX_ANCESTRIES]
+        orphans: list[tuple[str, int]] = []
+        for _ in range(min(SLICE, len(batch.replies))):
+            id, node = batch.replies.popleft()
+            if node.parent not in batch.ids and id not in gap.asked and self._is_orphan(id, node):
+                orphans.append((id, node.depth))
+                if len(orphans) == MAX_ANCESTRIES:
+                    break
+        if batch.replies and not orphans:
+            self._continue_later()
         for id, depth in orphans:
             gap.asked.add(id)
             self.ask(codec.Ancestry(NO_ID, id, min(depth, MAX_NODES)), partial(self._on_ancestors, gap, id, again))
@@ -344,13 +380,6 @@ def link(peer: SproutPeer, open: Open, post: Callable[[Callable[[], None]], None
 def _report(session: Session) -> dict[str, Any]:
     assert isinstance(session, Peering)
     return session.report()
-
-
-def _readable(batch: NodeBatch) -> Iterator[tuple[NodeLine, Node]]:
-    """The nodes of a batch, except lines that cannot be decoded."""
-    for line in batch.nodes:
-        with suppress(NodeError):
-            yield line, decode(line.raw)
 
 
 def _ignore(*_given: object) -> None:

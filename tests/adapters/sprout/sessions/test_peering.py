@@ -210,8 +210,14 @@ def test_answers_of_any_length_are_taken_in_slices(place: Any, alice: Any, bob: 
     line.session.post = turns.append
     line.ask(response(0, community))
     line.ask(response(1, alice.identity))
-    assert line.ask(response(3, *replies)) == f"query 4 1\n{bob.id}\n"
+    line.ask(response(3, *replies))
+    for _ in range(2):  # in which authors are looked for
+        turns.pop()()
+    assert line.read() == f"query 4 1\n{bob.id}\n"
     line.ask(response(4, bob.identity))
+    for _ in range(2):  # in which parents are
+        assert place.store.seq(id_of(replies[0])) is None
+        turns.pop()()
     for taken in (SLICE, 2 * SLICE):
         assert [place.store.seq(id_of(reply)) is not None for reply in replies].count(True) == taken
         assert not line.session.ask_to_read()
