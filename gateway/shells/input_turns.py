@@ -11,6 +11,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 import sniffio
+from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 
 from .cpu_time import cpu_since, cpu_time
@@ -20,6 +21,9 @@ SLICE = 0.001  # seconds of input after which others may have their turn, where 
 PORTION = 512  # bytes of a stream that are handled at once: so many bytes of its shortest lines take some ms
 BUSY_PORTION = 128  # the same of a connection that has used more than its share
 
+SHORT_READ = 256  # bytes; fewer may have been read without waiting, from a TLS record
+SHORT_READS = 32  # after which others have a turn
+
 Step = Callable[[], bool]  # handles a little of the input; returns whether more is left that can be handled now
 
 
@@ -27,6 +31,20 @@ class InputTurns:
     """The turns of one connection, on any loop: a slice of its input in each turn of the loop."""
 
     portion = PORTION
+    _short_reads = 0
+
+    async def read(self, stream: ByteStream) -> bytes:
+        """Read what has arrived on *stream*; raises `anyio.EndOfStream` at its end.
+
+        TLS hands over thousands of short records, which arrived together, without waiting once.
+        """
+        data = await stream.receive()
+        if len(data) < SHORT_READ:
+            self._short_reads += 1
+            if self._short_reads >= SHORT_READS:
+                self._short_reads = 0
+                await checkpoint()
+        return data
 
     async def run(self, step: Step) -> None:
         """Call *step* until nothing is left."""

@@ -202,7 +202,7 @@ class StreamWire:
     async def receive(self) -> bytes | None:
         """Return the next bytes, however they were segmented, at most `PORTION`."""
         if not self.more_follows:
-            self._arrived, self._at = await self._stream.receive(), 0
+            self._arrived, self._at = await self._turns.read(self._stream), 0
         return self.receive_more()
 
     def receive_more(self) -> bytes:
