@@ -80,12 +80,12 @@ class Administration:
 
     async def retry(self, webhook: Webhook, letter: DeadLetter) -> Outcome | None:
         """Send a dead letter again, at once, and delete it if it is delivered; None if its message is not kept."""
-        outcome = await self._courier.send(webhook, BacklogEntry(letter.seq, 0, letter.channel))
+        outcome = await self._courier.send(webhook, BacklogEntry(letter.seq, 0, letter.channel), failing=True)
         if outcome is not None and outcome.verdict is Verdict.DELIVERED:
             await self.delete_dead_letter(webhook, letter.seq)
         return outcome
 
     async def delete_dead_letter(self, webhook: Webhook, seq: int) -> None:
         """Delete one dead letter."""
-        await self._courier.run_saving(lambda: self._store.delete_dead_letter(webhook.id, seq))
-        webhook.dead_letters = max(0, webhook.dead_letters - 1)
+        if await self._courier.run_saving(lambda: self._store.delete_dead_letter(webhook.id, seq)):
+            webhook.dead_letters -= 1

@@ -4,7 +4,7 @@ Laws of this file. Everything here runs on the loop, except the calls of the sto
 second, and only while there are webhooks, the new part of the log is searched once for all idle ones, a few of them in
 each turn of the loop. Positions are saved once a second and when the gateway stops, so a kill repeats what was
 delivered in the last second, and loses nothing. At most `MAX_ATTEMPTS` attempts are under way at once, and half of them
-for webhooks whose last one failed.
+for webhooks whose last one failed, and for dead letters that are sent again.
 """
 
 from __future__ import annotations
@@ -173,14 +173,14 @@ class Courier:
 
     async def attempt(self, webhook: Webhook, place: BacklogEntry) -> Outcome | None:
         """Send the message at *place* once; None if it is not kept any more. Raises `Unavailable`."""
-        if (outcome := await self.send(webhook, place)) is not None:
+        if (outcome := await self.send(webhook, place, failing=webhook.failures > 0)) is not None:
             self._note(webhook, outcome)
         return outcome
 
-    async def send(self, webhook: Webhook, place: BacklogEntry) -> Outcome | None:
-        """Do what `attempt` does, but do not note whether the webhook fails."""
+    async def send(self, webhook: Webhook, place: BacklogEntry, *, failing: bool) -> Outcome | None:
+        """Do what `attempt` does, but do not note whether the webhook fails; *failing* says that this is likely."""
         async with AsyncExitStack() as stack:
-            if webhook.failures:
+            if failing:
                 await stack.enter_async_context(self._failing_slots)
             await stack.enter_async_context(self._slots)
             message = self.backlog.message(place)

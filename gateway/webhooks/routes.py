@@ -8,12 +8,14 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from gateway.core.errors import Unavailable
 from gateway.core.jsontext import loads
 from gateway.http import views
 from gateway.http.bodies import read_body
 from gateway.http.callers import Caller
 from gateway.http.problems import Problem, shortened
 from gateway.http.routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
+from gateway.http.wanted import while_wanted
 
 from .addresses import AddressPolicy
 from .administration import Administration
@@ -123,7 +125,11 @@ class WebhookRoutes:
         self._admit(request)
         webhook = self._find(id)
         letter = await self._find_letter(webhook, sequence)
-        outcome = await self._administration.retry(webhook, letter)
+        gateway, outcome, tried = self.courier.gateway, None, False
+        async with while_wanted(gateway, request):
+            outcome, tried = await self._administration.retry(webhook, letter), True
+        if not tried:
+            raise Unavailable("the gateway is stopping")
         if outcome is None:
             raise Problem("unknown-message", f"message {sequence} is not kept any more; delete the dead letter")
         delivered = not outcome.error

@@ -108,9 +108,9 @@ class WebhookStore:
         )
         return [DeadLetter(*row) for row in self._run(sql, (webhook, after, min(limit, MAX_PAGE + 1)))]
 
-    def delete_dead_letter(self, webhook: str, seq: int) -> None:
-        """Remove one dead letter."""
-        self._run("DELETE FROM dead_letters WHERE webhook = ? AND seq = ?", (webhook, seq))
+    def delete_dead_letter(self, webhook: str, seq: int) -> bool:
+        """Remove one dead letter; return whether it was there."""
+        return bool(self._run("DELETE FROM dead_letters WHERE webhook = ? AND seq = ? RETURNING seq", (webhook, seq)))
 
     def close(self) -> None:
         """Close the file."""

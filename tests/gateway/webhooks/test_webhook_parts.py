@@ -74,6 +74,8 @@ def test_a_dead_letter_and_the_position_beyond_it_are_one_transaction(tmp_path: 
     assert (found.position, found.dead_letters, found.enabled) == (9, 1, True)
     again = WebhookStore(tmp_path)
     assert again.dead_letters("wh_1", 0, 10) == [letter]
+    assert [again.delete_dead_letter("wh_1", 9) for _ in range(2)] == [True, False], "two requests count as one"
+    again.add_dead_letter("wh_1", letter)
     again.delete("wh_1")
     assert again.dead_letters("wh_1", 0, 10) == []
     again.close()

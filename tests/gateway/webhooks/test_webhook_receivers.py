@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gateway.commands.certificates import dev_cert
@@ -52,6 +53,33 @@ def test_a_refused_message_becomes_a_dead_letter_and_others_follow(
         other = f"{path}/dead-letters/{said[3]['sequence']}"
         assert [admin.delete(other).status_code for _ in range(2)] == [204, 404]
         assert admin.get(path).json()["deadLetters"] == 0
+
+
+def test_a_retry_ends_when_its_client_leaves(admin: Admin) -> None:
+    """It went on until the receiver's time was over, with one of the places that all webhooks share."""
+    hanging, ended = threading.Event(), threading.Event()
+
+    def run(listener: socket.socket) -> None:
+        while not ended.is_set():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                if not hanging.is_set():
+                    connection.sendall(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    continue
+                connection.settimeout(3)
+                assert connection.recv(1) == b"", "the gateway hangs up"
+                ended.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=run, args=(listener,), daemon=True).start()
+        path = f"{HOOKS}/{admin.hook(f'http://127.0.0.1:{listener.getsockname()[1]}/')['id']}"
+        (said,) = admin.say("bad")
+        admin.until(path, lambda shown: shown["deadLetters"] == 1)
+        hanging.set()
+        with pytest.raises(httpx.ReadTimeout):
+            admin.post(f"{path}/dead-letters/{said['sequence']}/retry", timeout=0.5)
+        assert ended.wait(3)
 
 
 def test_an_unavailable_receiver_is_retried_without_dead_letters(admin: Admin) -> None:
