@@ -31,6 +31,7 @@ from gateway.runtime import Gateway, clock
 from .backlog import Backlog, BacklogEntry
 from .delivery import Delivery
 from .model import DeadLetter, Webhook
+from .pauses import matching
 from .sender import Outcome, Sender, Verdict
 from .signature import derive_secret, signature_headers
 from .store import WebhookStore
@@ -133,7 +134,11 @@ class Courier:
                     await anyio.sleep(0)
                 if not each.idle:  # it searches for itself, beyond *end* if it becomes idle meanwhile
                     continue
-                if each.scanned < self._head or any(map(each.webhook.matches, channels)):
+                is_behind = each.scanned < self._head
+                matches = is_behind or await matching(each.webhook, channels)
+                if not each.idle or self._deliveries.get(each.webhook.id) is not each:
+                    continue  # meanwhile
+                if matches:
                     each.wake()
                 else:
                     each.pass_by(end)

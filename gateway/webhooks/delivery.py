@@ -21,6 +21,7 @@ from gateway.settings.settings import WebhookSettings
 
 from .backlog import Backlog, BacklogEntry
 from .model import DeadLetter, Webhook
+from .pauses import matching
 from .sender import Outcome, Verdict
 
 FIRST_RETRY_SECONDS = 1.0  # until the second attempt
@@ -102,7 +103,8 @@ class Delivery:
         while not self._places:
             self._skip_retired()
             found, end = await self._carrier.page(self.scanned)
-            self._places.extend(place for place in found if self.webhook.matches(place.channel))
+            channels = await matching(self.webhook, {place.channel for place in found})
+            self._places.extend(place for place in found if place.channel in channels)
             if not self._places:
                 self.pass_by(end)
                 if end >= backlog.end:
