@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
 
-from gateway.core.trace import DeliveryTrace, MessageTrace
+from gateway.core.jsontext import dumps
+from gateway.core.trace import DeliveryTrace, MessageTrace, Tracer
 from gateway.runtime import Gateway
 
 from . import history, views
@@ -28,13 +30,15 @@ class Traces:
 
     async def start(self, request: Request, channel: Channel) -> Response:
         """Trace what is published on a channel in the next minute (right: `admin`)."""
-        name = Caller(self.gateway, request).resolve_channel("admin", channel)
+        caller = Caller(self.gateway, request)
+        name = caller.resolve_channel("admin", channel)
         self.gateway.tracer.start(name)
-        return self._tracing(name)
+        return await self._tracing(caller, name)
 
     async def tracing(self, request: Request, channel: Channel) -> Response:
         """Get whether a channel is traced, and the traces of it that are kept, the oldest first (right: `admin`)."""
-        return self._tracing(Caller(self.gateway, request).resolve_channel("admin", channel))
+        caller = Caller(self.gateway, request)
+        return await self._tracing(caller, caller.resolve_channel("admin", channel))
 
     async def trace(self, request: Request, channel: Channel, id: Id) -> Response:
         """Get when a message was received, logged, on disk, and handed to each connection (right: `admin`)."""
@@ -44,10 +48,16 @@ class Traces:
             raise Problem("not-traced", NOT_TRACED % shortened(path_segment(id)))
         return views.json_response(shown(found))
 
-    def _tracing(self, channel: str) -> Response:
-        tracer = self.gateway.tracer
-        traces = [shown(each) for each in tracer.traces(channel)]
-        return views.json_response({"channel": channel, "until": tracer.end(channel), "messages": traces})
+    async def _tracing(self, caller: Caller, channel: str) -> Response:
+        return await caller.paced_response(slices(self.gateway.tracer, channel), views.MEDIA_TYPE, "admin", channel)
+
+
+def slices(tracer: Tracer, channel: str) -> Iterator[bytes]:
+    """The traces of *channel* as JSON, one message in each slice; all of them may have 65,536 deliveries, and 12 MB."""
+    yield dumps({"channel": channel, "until": tracer.end(channel)})[:-1] + b',"messages":['
+    for number, trace in enumerate(tracer.traces(channel)):
+        yield (b"," if number else b"") + dumps(shown(trace))
+    yield b"]}"
 
 
 def shown(trace: MessageTrace) -> dict[str, Any]:
