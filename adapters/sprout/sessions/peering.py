@@ -14,7 +14,7 @@ Every community is exchanged once for each connection: those of the other side, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,9 +25,9 @@ from adapters.sprout.announces.batch import NodeBatch
 from adapters.sprout.announces.waiting import REQUEST_TIMEOUT
 from adapters.sprout.forest.forest import NULL_ID, NodeError, Reply, decode
 from adapters.sprout.hub.rights import PEER
-from adapters.sprout.store.tables import COMMUNITY
+from adapters.sprout.store.tables import COMMUNITY, NodeInfo
 from adapters.sprout.wire import codec
-from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame, NodeLine
+from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame
 from gateway.adapter import OutboundLink
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Throttled
@@ -35,7 +35,9 @@ from gateway.core.message import Form
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.exchange import ANY, Exchange
+from gateway.storage.lookup import PAGE
 
+from .answer_batch import AnswerBatch
 from .parts import SproutParts
 from .peer_knowledge import MAX_KNOWN, PeerKnowledge
 from .peers import SproutPeer, read_address
@@ -57,26 +59,7 @@ class _CatchUp:
     left: set[str] = field(default_factory=set)  # of these, those without a response
 
 
-class _AnswerBatch(NodeBatch):
-    """A response, and the ids of nodes that were cut from it and are still to be requested."""
-
-    cut: tuple[str, ...] = ()
-
-    def __init__(self, nodes: Iterable[NodeLine], announce_id: int) -> None:
-        super().__init__(nodes, announce_id)
-        self.authors: dict[str, None] = {}  # that are neither here nor were requested before
-        self.replies: deque[tuple[str, Reply]] = deque()  # whose ancestors are not looked for yet
-        self.ids = {line.id for line in self.nodes}
-        self.scanned = 0  # of the nodes
-        self.authors_requested = False
-
-    def drop(self) -> None:
-        """Take none of its nodes."""
-        self.nodes.clear()
-        self.cut = ()
-
-
-OnAnswer = Callable[[_AnswerBatch, Frame], None]  # called with an answer, and again if it could not be finished
+OnAnswer = Callable[[AnswerBatch, Frame], None]  # called with an answer, and again if it could not be finished
 
 
 class Peering(SproutSession):
@@ -93,6 +76,7 @@ class Peering(SproutSession):
         self._sliced = False  # a response is being taken, and continues in a later turn
         self._progress = bus.clock()  # when it last answered, or was asked after a pause
         self._listed = False
+        self._known: Iterator[list[NodeInfo]] | None = None  # communities that are here, and are not exchanged yet
         self._followed: dict[str, None] = {}
         self._next_communities: deque[str] = deque()
         self._in_progress = 0
@@ -131,6 +115,7 @@ class Peering(SproutSession):
         self.handshake = None
         if self._asked and now - self._progress > REQUEST_TIMEOUT:
             self.close(1002, "it does not answer")
+        self._add_known()
         super().tick(now)
 
     def record_malformed(self) -> None:
@@ -162,7 +147,7 @@ class Peering(SproutSession):
     def report(self) -> dict[str, Any]:
         """The progress of the exchange, for `GET /v1/stats`."""
         behind, missing = len(self._next_communities) + self._in_progress, self._arrivals.missing_count
-        caught_up = self._listed and not behind and not missing
+        caught_up = self._listed and self._known is None and not behind and not missing
         return {"communities": len(self._followed), "behind": behind, "missing": missing, "caughtUp": caught_up}
 
     # Answers
@@ -172,7 +157,7 @@ class Peering(SproutSession):
             return partial(self._decline, frame)
         if isinstance(frame, codec.Response | codec.Status) and (then := self._asked.pop(frame.id, None)) is not None:
             self._progress = self.bus.clock()
-            batch = _AnswerBatch(frame.nodes if isinstance(frame, codec.Response) else (), 0)
+            batch = AnswerBatch(frame.nodes if isinstance(frame, codec.Response) else (), 0)
             if isinstance(frame, codec.Response):
                 batch.cut = frame.cut
                 for _ in frame.unreadable:
@@ -208,7 +193,7 @@ class Peering(SproutSession):
         if rest:
             self._continue_later()
 
-    def _on_list(self, batch: _AnswerBatch, frame: Frame) -> None:
+    def _on_list(self, batch: AnswerBatch, frame: Frame) -> None:
         """Take the relay's list of communities; then exchange these and those held here."""
         if not self.exchange.receives:
             batch.drop()
@@ -218,8 +203,23 @@ class Peering(SproutSession):
         if self._request_rest(batch, self._on_list):
             return
         self._listed = True
-        for info in self._nodes.store.of_type(COMMUNITY, self.bus.subscriptions):
-            self.community_added(info.key)
+        self._known = self._nodes.store.pages_of_type(COMMUNITY, self.bus.subscriptions)
+        self._add_known()
+
+    def _add_known(self) -> None:
+        """Exchange a page of the communities that are here, and the next one in a later turn of the loop."""
+        for page in self._known or ():
+            for info in page:
+                self.community_added(info.key)
+            if len(page) >= PAGE:
+                self.post(self._add_known)  # or, without a loop, at the next tick
+                return
+        self._known = None
+
+    def receive_eof(self) -> None:
+        """The connection is closed."""
+        self._known = None
+        super().receive_eof()
 
     def _advance(self) -> None:
         while self._next_communities and self._in_progress < WINDOW:
@@ -239,7 +239,7 @@ class Peering(SproutSession):
         self.ask(codec.Subscribe(NO_ID, community), _ignore)
         self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._on_leaves, _CatchUp(channel)))
 
-    def _on_leaves(self, gap: _CatchUp, batch: _AnswerBatch, frame: Frame) -> None:
+    def _on_leaves(self, gap: _CatchUp, batch: AnswerBatch, frame: Frame) -> None:
         """Take the relay's nodes of a community; then announce those that it lacks."""
         if not self.exchange.receives:
             batch.drop()
@@ -254,7 +254,7 @@ class Peering(SproutSession):
             self._announcing = True
             self.stream(self._nodes_to_announce())
 
-    def _request_authors(self, batch: _AnswerBatch, again: Callable[[], None]) -> bool:
+    def _request_authors(self, batch: AnswerBatch, again: Callable[[], None]) -> bool:
         """Request the missing authors of a batch; return whether there are any. *again* is called with them here."""
         if batch.authors_requested:
             return False
@@ -263,7 +263,7 @@ class Peering(SproutSession):
         if not (missing := tuple(batch.authors)):
             return False
 
-        def on_authors(answer: _AnswerBatch, _frame: Frame) -> None:
+        def on_authors(answer: AnswerBatch, _frame: Frame) -> None:
             answer.requested_by_child = True
             for id in missing:
                 self._requested_authors[id] = None  # those that it lacks are not requested again
@@ -274,7 +274,7 @@ class Peering(SproutSession):
         self.ask(codec.Query(NO_ID, missing), on_authors)
         return True
 
-    def _scan(self, batch: _AnswerBatch) -> None:
+    def _scan(self, batch: AnswerBatch) -> None:
         """Note the missing authors and the replies of the next slice of *batch*; raise `Throttled` if there is more."""
         for line in islice(batch.nodes, batch.scanned, batch.scanned + SLICE):
             batch.scanned += 1
@@ -298,7 +298,7 @@ class Peering(SproutSession):
         self._sliced = True
         raise Throttled(0)
 
-    def _request_ancestors(self, gap: _CatchUp, batch: _AnswerBatch, again: Callable[[], None]) -> bool:
+    def _request_ancestors(self, gap: _CatchUp, batch: AnswerBatch, again: Callable[[], None]) -> bool:
         """Request missing ancestors of nodes of a batch, some at a time; return whether there are any."""
         orphans: list[tuple[str, int]] = []
         for _ in range(min(SLICE, len(batch.replies))):
@@ -316,7 +316,7 @@ class Peering(SproutSession):
         return bool(orphans)
 
     def _on_ancestors(
-        self, gap: _CatchUp, id: str, again: Callable[[], None], batch: _AnswerBatch, frame: Frame
+        self, gap: _CatchUp, id: str, again: Callable[[], None], batch: AnswerBatch, frame: Frame
     ) -> None:
         if self._request_authors(batch, partial(self._on_ancestors, gap, id, again, batch, frame)):
             return
@@ -328,13 +328,13 @@ class Peering(SproutSession):
         if not gap.left:
             again()
 
-    def _request_rest(self, batch: _AnswerBatch, then: OnAnswer) -> bool:
+    def _request_rest(self, batch: AnswerBatch, then: OnAnswer) -> bool:
         """Request some of the nodes cut from a response, each once; *then* takes them, and requests the rest."""
         some, rest = batch.cut[:MAX_REREQUESTED], batch.cut[MAX_REREQUESTED:]
         if not some:
             return False
 
-        def on_some(answer: _AnswerBatch, frame: Frame) -> None:
+        def on_some(answer: AnswerBatch, frame: Frame) -> None:
             answer.cut = rest
             answer.requested_by_child = batch.requested_by_child
             then(answer, frame)

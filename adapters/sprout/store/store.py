@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from adapters.sprout.forest.canonical import CANONICAL_PREFIX, canonical_id
@@ -239,13 +239,18 @@ class Store:
 
     def of_type(self, type: int, quantity: int) -> list[NodeInfo]:
         """The newest nodes of a type that are not messages, newest first."""
-        found = {NodeInfo(*row): None for row in self._unindexed.nodes() if row[1] == type}
+        found = dict.fromkeys(chain.from_iterable(self.pages_of_type(type, quantity)))
+        return sorted(found, key=lambda info: info.order, reverse=True)[:quantity]
+
+    def pages_of_type(self, type: int, quantity: int) -> Iterator[list[NodeInfo]]:
+        """The same and perhaps some more, a page at a time: first what is not indexed yet, which may come twice."""
+        if waiting := [NodeInfo(*row) for row in self._unindexed.nodes() if row[1] == type]:
+            yield waiting
         last, left = (_END, _END), quantity
         while left > 0 and (page := self._index.rows(NEWEST["type"], (type, *last, min(left, PAGE)))):
             infos = [NodeInfo(*row) for row in page]
-            found.update(dict.fromkeys(infos))
+            yield infos
             last, left = infos[-1].order[:2], left - len(page)
-        return sorted(found, key=lambda info: info.order, reverse=True)[:quantity]
 
     def in_channel(self, channel: str, quantity: int) -> list[NodeInfo]:
         """The newest nodes below the communities of *channel*, newest first."""
