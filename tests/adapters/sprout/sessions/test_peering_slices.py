@@ -35,51 +35,57 @@ def strangers(line: str) -> list[str]:
     return [stranger() for _ in range(MAX_NODES)]
 
 
+class Looks:
+    """Counts how often nodes are decoded and looked up: at `most` in one step, and `in_all`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = {"decode": 0, "seq": 0}
+        self.most, self.in_all = dict(self.now), dict(self.now)
+        known = Store.seq
+
+        def count_decoded(raw: bytes) -> Any:
+            self.now["decode"] += 1
+            return decode(raw)
+
+        def count_known(store: Store, id: str) -> int | None:
+            self.now["seq"] += 1
+            return known(store, id)
+
+        monkeypatch.setattr(peering, "decode", count_decoded)
+        monkeypatch.setattr(Store, "seq", count_known)
+
+    def step(self, call: Callable[[], Any]) -> Any:
+        self.now.update(decode=0, seq=0)
+        result = call()
+        for what, times in self.now.items():
+            self.most[what] = max(self.most[what], times)
+            self.in_all[what] += times
+        return result
+
+
 def test_an_answer_by_strangers_is_looked_through_in_slices(
     place: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One look at 1,024 nodes took 19 to 35 ms, and there was one for every 32 of them."""
-    community, posted, looks = alice.community("woods"), list[Callable[[], None]](), dict.fromkeys(("decode", "seq"), 0)
+    community, posted, looks = alice.community("woods"), list[Callable[[], None]](), Looks(monkeypatch)
     line = dial(place)
     line.session.post = posted.append
     line.ask(response(0, community))
     line.ask(response(1, alice.identity))
-    decoded, known = decode, Store.seq
-
-    def count_decoded(raw: bytes) -> Any:
-        looks["decode"] += 1
-        return decoded(raw)
-
-    def count_known(store: Store, id: str) -> int | None:
-        looks["seq"] += 1
-        return known(store, id)
-
-    monkeypatch.setattr(peering, "decode", count_decoded)
-    monkeypatch.setattr(Store, "seq", count_known)
-    most, in_all, asked = dict(looks), dict(looks), ""
-
-    def step(call: Callable[[], Any]) -> None:
-        nonlocal asked
-        looks.update(decode=0, seq=0)
-        asked += call() or line.read()
-        for what, times in looks.items():
-            most[what] = max(most[what], times)
-            in_all[what] += times
-
     text = response(3, *strangers(alice.reply(community, "hello")))
-    step(lambda: line.ask(text))
-    answered = 4
+    asked, answered = looks.step(partial(line.ask, text)), 4
     while posted or f" {answered} " in asked:
         if posted:
-            step(posted.pop(0))
+            looks.step(posted.pop(0))
+            asked += line.read()
         else:
-            step(partial(line.ask, response(answered)))
+            asked += looks.step(partial(line.ask, response(answered)))
             answered += 1
     assert asked.count("ancestry ") >= MAX_NODES
     assert MAX_ANCESTRIES < SLICE
-    assert most["decode"] <= 2 * SLICE, "one slice more is entered"
-    assert most["seq"] <= 6 * SLICE
-    assert in_all["decode"] < 3 * MAX_NODES
+    assert looks.most["decode"] <= 2 * SLICE, "one slice more is entered"
+    assert looks.most["seq"] <= 6 * SLICE
+    assert looks.in_all["decode"] < 3 * MAX_NODES
 
 
 def test_communities_that_are_here_are_exchanged_a_page_at_a_time(
