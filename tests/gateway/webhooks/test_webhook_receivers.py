@@ -55,7 +55,7 @@ def test_a_refused_message_becomes_a_dead_letter_and_others_follow(
         assert admin.get(path).json()["deadLetters"] == 0
 
 
-def test_a_retry_ends_when_its_client_leaves(admin: Admin) -> None:
+def test_a_retry_ends_when_its_client_leaves(make_local: Callable[..., Any], admin_of: Callable[[Any], Admin]) -> None:
     """It went on until the receiver's time was over, with one of the places that all webhooks share."""
     hanging, ended = threading.Event(), threading.Event()
 
@@ -67,10 +67,12 @@ def test_a_retry_ends_when_its_client_leaves(admin: Admin) -> None:
                 if not hanging.is_set():
                     connection.sendall(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                     continue
-                connection.settimeout(3)
-                assert connection.recv(1) == b"", "the gateway hangs up"
+                while connection.recv(1 << 16):  # until the gateway hangs up
+                    pass
                 ended.set()
 
+    webhooks = {"allow_networks": LOCAL, "attempts": 2, "timeout_seconds": 2 * PATIENCE}
+    admin = admin_of(make_local(auth=ADMIN, webhooks=webhooks))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=run, args=(listener,), daemon=True).start()
         path = f"{HOOKS}/{admin.hook(f'http://127.0.0.1:{listener.getsockname()[1]}/')['id']}"
@@ -79,7 +81,7 @@ def test_a_retry_ends_when_its_client_leaves(admin: Admin) -> None:
         hanging.set()
         with pytest.raises(httpx.ReadTimeout):
             admin.post(f"{path}/dead-letters/{said['sequence']}/retry", timeout=0.5)
-        assert ended.wait(3)
+        assert ended.wait(PATIENCE)
 
 
 def test_an_unavailable_receiver_is_retried_without_dead_letters(admin: Admin) -> None:
