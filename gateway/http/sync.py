@@ -206,16 +206,20 @@ class Sync:
         In a cluster the turn to act may pass to others between two steps. While other networks are served, the steps
         share the turns of long answers: connections that each did one in every turn of the loop would hold it.
         """
+        read_pacer, membership = self.gateway.bus.read_pacer, self.gateway.membership
         results = list[T]()
 
         def advance() -> None:
+            if membership is not None and membership.awaits_turn:
+                return
             try:
                 next(steps)
             except StopIteration as end:
                 results.append(end.value)
 
-        read_pacer, membership = self.gateway.bus.read_pacer, self.gateway.membership
         with closing(steps):
+            if membership is not None:
+                await membership.until_acting()
             advance()
             while not results:
                 await anyio.sleep(0)

@@ -273,9 +273,14 @@ class Membership:
         self._parked.append(request)
         self.turn.want()
 
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether another gateway accepts now, and the cluster answers."""
+        return not self.turn.acting and self._log.failing is None
+
     async def until_acting(self) -> None:
         """Wait until it is this gateway's turn, or until the cluster turns out not to answer."""
-        while not self.turn.acting and self._log.failing is None:
+        while self.awaits_turn:
             self.turn.want()
             self._events.append(event := anyio.Event())
             await event.wait()

@@ -139,3 +139,29 @@ def test_a_handover_is_answered_as_the_gateway_stops(local: Any, waits: tuple[Ev
         results = [json.loads(each) for each in handing.result().text.splitlines()]
     assert [each["status"] for each in results] == ["accepted", 503, 503]
     assert [each.get("line") for each in results] == [None, 1, 2]
+
+
+def test_a_handover_waits_until_its_gateway_acts(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a cluster only one gateway accepts at a time; another one would refuse the message."""
+    asked, acts = Event(), Event()
+
+    class Elsewhere:
+        """A membership whose turn comes when `acts` is set."""
+
+        @property
+        def awaits_turn(self) -> bool:
+            return not acts.is_set()
+
+        async def until_acting(self) -> None:
+            asked.set()
+            while self.awaits_turn:
+                await anyio.sleep(0.01)
+
+    end = local.gateway.log.next_seq
+    with monkeypatch.context() as patch, ThreadPoolExecutor() as pool:
+        patch.setattr(local.gateway, "membership", Elsewhere())
+        handing = pool.submit(httpx.post, f"{local.url}/v1/sync/import", content=line(1), timeout=PATIENCE)
+        assert asked.wait(PATIENCE)
+        assert local.gateway.log.next_seq == end
+        acts.set()
+        assert [json.loads(each)["status"] for each in handing.result().text.splitlines()] == ["accepted"]
