@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from websockets.sync.server import Server, ServerConnection, serve
 from gateway.core.frames import text_frame
 from gateway.shells import serve as shell
 from gateway.shells.client_websocket import ClientWebSocketWire, open_websocket
+from tests.turns_of_others import turns_of_others
 from tests.waiting import until
 
 LOOPS = ("asyncio", "trio")
@@ -171,21 +171,11 @@ def test_many_short_frames_leave_the_loop_to_others(loop: str) -> None:
     """64 KiB of pings without content are 32,768 frames, which take the parser a quarter of a second, each time."""
     longest = list[float]()
 
-    async def others() -> None:
-        before = time.thread_time()
-        while True:
-            await anyio.sleep(0)
-            now = time.thread_time()
-            longest[-1], before = max(longest[-1], now - before), now
-
     async def scenario() -> None:
-        longest.append(0.0)
         with hostile(PING * 50_000 + END) as port:
             wire = await dial_port(port)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(others)
+            async with turns_of_others(longest):
                 assert await wire.receive() == b"end"
-                tasks.cancel_scope.cancel()
             await hang_up(wire, 0)
 
     while not longest or (longest[-1] >= 0.06 and len(longest) < TRIES):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from gateway.webhooks.courier import STEP, Courier
 from gateway.webhooks.delivery import Delivery
 from gateway.webhooks.model import Webhook
 from gateway.webhooks.pauses import matching
+from tests.turns_of_others import turns_of_others
 
 COUNT = 1_000
 
@@ -88,27 +88,15 @@ NAMES = [BacklogEntry(seq, 0, f"{'a' * 250}{seq:05}") for seq in range(1, PAGE)]
 
 def longest_step(work: Callable[[], Awaitable[object]]) -> float:
     """The CPU time in seconds between two turns of others while *work* is done; the least of some tries."""
-    longest = [0.0]
-
-    async def others() -> None:
-        before = time.thread_time()
-        while True:
-            await anyio.sleep(0)
-            now = time.thread_time()
-            longest[-1], before = max(longest[-1], now - before), now
+    longest = list[float]()
 
     async def run() -> None:
-        longest.append(0.0)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(others)
-            await anyio.sleep(0)
+        async with turns_of_others(longest):
             await work()
-            await anyio.sleep(0)
-            tasks.cancel_scope.cancel()
 
     for _ in range(3):
         anyio.run(run)
-    return min(longest[1:])
+    return min(longest)
 
 
 def test_patterns_that_take_long_are_compared_in_many_turns(courier: Courier) -> None:

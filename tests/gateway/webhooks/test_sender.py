@@ -17,6 +17,7 @@ import pytest
 from gateway.webhooks.addresses import FREE_LINES, LINE_BURST, LINE_SECONDS, LINE_SHARE, MAX_LINES
 from gateway.webhooks.sender import Sender, Verdict
 from tests.still import PATIENCE
+from tests.turns_of_others import turns_of_others
 
 TOO_LONG = "the head of its answer is too long"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -59,21 +60,11 @@ def test_an_answer_of_many_parts_leaves_the_loop_to_others(answer: bytes, fault:
     """64 KiB of it held the loop for 30 to 80 ms, each time; anything may be slow once on a busy machine."""
     longest = list[float]()
 
-    async def others() -> None:
-        before = time.thread_time()
-        while True:
-            await anyio.sleep(0)
-            now = time.thread_time()
-            longest[-1], before = max(longest[-1], now - before), now
-
     async def scenario() -> None:
-        longest.append(0.0)
         sender = Sender([ip_network("127.0.0.0/8")], "test")
         with receiver(answer) as url:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(others)
+            async with turns_of_others(longest):
                 outcome = await sender.send(url, {}, b"{}", 20)
-                tasks.cancel_scope.cancel()
             await sender.close()
         assert outcome.verdict is (Verdict.UNREACHABLE if fault else Verdict.DELIVERED)
         assert outcome.error == fault
