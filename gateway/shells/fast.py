@@ -105,7 +105,7 @@ class WebSocketProtocol(Connection):
         session = self._session
         if session is None or session.closing is not None:
             return
-        messages, answers = [], []
+        messages, answers, closed = [], [], False
         for opcode, payload in self._reader.feed(data):
             if opcode == TEXT:
                 messages.append(payload)
@@ -113,14 +113,14 @@ class WebSocketProtocol(Connection):
                 answers.append(control_frame(PONG, payload))
             elif opcode == CLOSE:
                 answers.append(control_frame(CLOSE, payload))
-                self._eof = True
+                closed = True
         if messages:
             session.receive_all(messages)
-        if self._eof and not self._writing_paused:
+        if closed and not self._writing_paused:
             answers[:0] = session.data_to_send()  # the answers to the messages before the close
         if answers:
             self.transport.write(b"".join(answers))
-        if self._eof:
+        if closed:
             self._finish(None)
         elif self._reader.failure is not None:
             session.close(*self._reader.failure)

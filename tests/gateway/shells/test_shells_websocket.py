@@ -110,6 +110,15 @@ def test_a_malformed_frame_closes_with_its_code_after_earlier_answers(
 
 
 @only(FAST_WEBSOCKET)
+def test_a_peer_that_sends_more_after_its_close_gets_every_answer(server: ShellServer, peer: Framed) -> None:
+    """Closing a socket with unread input resets the connection, and what the peer has not received yet is lost."""
+    more = peer.wrap(b"more") * 100_000
+    peer.socket.sendall(peer.wrap(b"echo " + b"x" * 500_000) + peer.wrap(b"\x03\xe8", 0x88) + more)
+    assert hear_all(peer) == ([b"x" * 500_000], 1000)
+    server.eventually(lambda: peer.session.over == 1)
+
+
+@only(FAST_WEBSOCKET)
 def test_nothing_is_compressed(server: ShellServer) -> None:
     with Framed(server.port, b"Sec-WebSocket-Extensions: permessage-deflate\r\n") as client:
         assert b"extensions" not in client.head.lower()
