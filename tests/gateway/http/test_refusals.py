@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import orjson
 import pytest
 
 from gateway.access.auth import KeyFile
-from gateway.http import bodies, media
+from gateway.http import bodies, media, persistent
 from gateway.storage import index, log
 from tests.gateway.http.rest_requests import LOBBY, NDJSON, PATIENCE, lines, problem, say
 
@@ -182,7 +183,8 @@ def test_lines_that_wait_for_a_disk_that_fails_are_answered_and_the_stream_ends(
         with suppress(ConnectionError):  # on a slow machine the stream may have ended
             sock.sendall(b"4\n")
         with suppress(ConnectionError):
-            results.extend(orjson.loads(line) for line in answer if line.startswith(b"{"))  # until the stream ends
+            lines = takewhile(lambda line: line != b"0\r\n", answer)  # until the stream ends
+            results.extend(orjson.loads(line) for line in lines if line.startswith(b"{"))
     full.clear()
     assert "sequence" in orjson.loads(first)
     assert [(result["line"], result["status"]) for result in results[:2]] == [(2, 503), (3, 503)]
@@ -208,6 +210,7 @@ def test_a_refusal_over_the_rate_has_retry_after(
 
 def test_an_unfinished_body_times_out(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(persistent, "DISCARD_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", local.port), 10) as slow:
         slow.sendall(b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n[1,")
         with slow.makefile("rb") as answer:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from gateway.adapter import OutboundLink
 from gateway.cli import app
 from gateway.core.session import Session
-from gateway.shells import links
+from gateway.shells import links, serve
 from gateway.shells.input_turns import PORTION
 from gateway.shells.links import Dialler
 from gateway.shells.serve import DISCONNECTED, StreamWire
@@ -48,6 +48,12 @@ def certificates(tmp_path: Path) -> Path:
     result = CliRunner().invoke(app, ["dev-cert", "--folder", str(tmp_path / "certs")])
     assert result.exit_code == 0
     return tmp_path / "certs"
+
+
+@pytest.fixture(autouse=True)
+def _short_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of connections, for which neither side hurries here, wait less."""
+    monkeypatch.setattr(serve, "LINGER_SECONDS", 0.1)
 
 
 @pytest.fixture
