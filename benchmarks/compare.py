@@ -56,8 +56,12 @@ def checked_out(ref: str) -> Iterator[Checkout]:
 def _python(root: Path) -> str:
     if (root / LOCK).read_bytes() == (ROOT / LOCK).read_bytes():
         return sys.executable
-    _command(root, "make", "env")
-    return str(root / ".venv" / "bin" / "python")
+    python = str(root / ".venv" / "bin" / "python")
+    install = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+    _command(root, sys.executable, "-m", "venv", ".venv")
+    _command(root, *install, "--require-hashes", "-r", LOCK)  # `make env` of old commits fails with newer packages
+    _command(root, *install, "--editable", ".")
+    return python
 
 
 def _command(folder: Path, *command: str) -> None:
