@@ -80,8 +80,9 @@ def verify_line(line: bytes) -> tuple[int, int, bytes]:
 class Segments:
     """Finds and reads records. Create it before anything is written: it repairs what a crash left.
 
-    `next_seq` is one more than the last record's sequence, `last_time` that record's time. `faults` lists what was cut
-    or is damaged; `on_fault` is called with each fault that is found later.
+    `next_seq` is one more than the last record's sequence, `last_time` that record's time. `first_kept` is the first
+    sequence whose message retention has not removed, nor is about to remove. `faults` lists what was cut or is damaged;
+    `on_fault` is called with each fault that is found later.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -94,9 +95,9 @@ class Segments:
         self._remove_stale_files()
         self._seal_leftovers()
         self.layout = Layout.read(directory)  # replaced as a whole: readers in other threads take what they find
-        self._retired = 0
         self._adding = threading.Lock()
         self.next_seq, self.last_time = self._find_end()
+        self.first_kept = self._find_first_kept()
 
     @property
     def first_seqs(self) -> list[int]:
@@ -123,16 +124,9 @@ class Segments:
             later = [first for first in self.layout.first_seqs if first > front.last]
             self.layout = Layout([front.first, *later], front)
 
-    @property
-    def first_kept(self) -> int:
-        """The first sequence whose message retention has not removed, nor is about to remove."""
-        first_seqs = self.first_seqs
-        place = bisect_left(first_seqs, True, key=lambda first: not self.path(first).name.endswith(FACTS_SUFFIX))
-        return max(first_seqs[place] if place < len(first_seqs) else self.next_seq, self._retired)
-
     def retire(self, before: int) -> None:
         """Count the messages below sequence *before* as removed from now on."""
-        self._retired = max(self._retired, before)
+        self.first_kept = max(self.first_kept, before)
 
     def open_path(self, first: int) -> Path:
         """The file that the records from *first* on are written to before it is sealed."""
@@ -316,6 +310,12 @@ class Segments:
             else:
                 path.unlink()
                 sync_directory(self.directory)
+
+    def _find_first_kept(self) -> int:
+        """The first sequence of a file with messages, else the next sequence."""
+        first_seqs = self.first_seqs
+        place = bisect_left(first_seqs, True, key=lambda first: not self.path(first).name.endswith(FACTS_SUFFIX))
+        return first_seqs[place] if place < len(first_seqs) else self.next_seq
 
     def _find_end(self) -> tuple[int, int]:
         """The next sequence, and the time of the last record; damaged lines at the end keep their sequences."""
