@@ -7,11 +7,12 @@ for is disconnected. This file does so by the bytes that wait, the shells (`gate
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from .errors import RequestError
 from .flows import Flow
@@ -37,6 +38,7 @@ class Outbox:
     """
 
     max_outbox: int = MAX_OUTBOX
+    max_portion: ClassVar[int] = sys.maxsize  # forms that `data_to_send` takes at once
 
     def __init__(self, overflowed: Callable[[], object]) -> None:
         self.wake: Callable[[], None] = _nothing
@@ -56,9 +58,9 @@ class Outbox:
     # What shells call
 
     def data_to_send(self) -> list[bytes]:
-        """Take everything that can be written now, in order; streams are taken a piece at a time."""
+        """Take what can be written now, in order, up to `max_portion` forms; streams are taken a piece at a time."""
         data: list[bytes] = self._queue  # type: ignore[assignment]  # without pending forms, or drained below
-        if self._pending_count or self._streams:
+        if self._pending_count or self._streams or len(data) > self.max_portion:
             data = self._drain()
         else:
             self._queue, self._size = [], 0
@@ -247,6 +249,9 @@ class Outbox:
         while True:
             queue = self._queue
             for taken, form in enumerate(queue):
+                if len(data) >= self.max_portion:
+                    del queue[:taken]
+                    return data
                 if isinstance(form, PendingForm):
                     if not form.done:
                         del queue[:taken]

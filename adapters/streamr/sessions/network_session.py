@@ -6,7 +6,6 @@ the node's last message.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -57,6 +56,8 @@ class NodeReports:
 class NetworkSession(StreamrSession):
     """A connected node."""
 
+    max_portion = MAX_WRAPPED
+
     def __init__(
         self,
         parts: StreamrParts,
@@ -102,19 +103,8 @@ class NetworkSession(StreamrSession):
             self.receive_data(message)
 
     def data_to_send(self) -> list[bytes]:
-        """Up to `MAX_WRAPPED` frames that can be written now, with control frames wrapped."""
-        rest = self._queue[MAX_WRAPPED:]
-        if not rest:
-            return [self._wrapped(frame) for frame in super().data_to_send()]
-        is_plain, later = not self._pending_count, (self._streams, self._backlog, self._sample)
-        del self._queue[MAX_WRAPPED:]
-        self._streams, self._backlog, self._sample = deque(), deque(), None  # they follow what is in the queue
-        data = super().data_to_send()
-        if is_plain:
-            self._size = sum(len(frame) for frame in rest if isinstance(frame, bytes))
-        self._queue += rest
-        self._streams, self._backlog, self._sample = later
-        return [self._wrapped(frame) for frame in data]
+        """Return what can be written now, with control frames wrapped."""
+        return [self._wrapped(frame) for frame in super().data_to_send()]
 
     @property
     def held_size(self) -> int:

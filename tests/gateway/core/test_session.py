@@ -82,6 +82,20 @@ def test_a_form_holds_back_one_connection_alone(core: Core, toy_session: type[To
 # Streams
 
 
+def test_no_more_forms_than_a_portion_leave_at_once(session: ToySession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(session), "max_portion", 2)
+    session.send(b"a")
+    session.send(b"b")
+    form = pending(session)
+    session.send(b"c")
+    session.stream(iter([b"e", b"f"]))
+    assert session.data_to_send() == [b"a", b"b"]
+    assert session.data_to_send() == []  # the form holds back what follows
+    form.fill(b"-")
+    assert [session.data_to_send() for _ in range(3)] == [[b"-", b"c"], [b"e", b"f"], []]
+    assert (session.waiting_bytes, session.has_more) == (0, False)
+
+
 def test_a_stream_is_pulled_no_faster_than_it_is_read(session: ToySession) -> None:
     pulled = 0
 
