@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import select
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from .rest_load import community
-from .servers import BenchmarkServer
+from .servers import PATIENCE_SECONDS, BenchmarkServer
 from .workload import Bench, Load, LoadError, Result
 
 SOURCES = Path(__file__).parent / "load"
@@ -60,10 +61,12 @@ class Traffic(Load):
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
             try:
-                _line(process)  # it says that it is ready
-                yield lambda: _run(process)
+                _line(process, PATIENCE_SECONDS)  # it says that it is ready
+                yield lambda: _run(process, bench.seconds + PATIENCE_SECONDS)
             finally:
-                process.communicate()  # ends its standard input
+                with suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=PATIENCE_SECONDS)  # ends its standard input
+                process.kill()
 
     def _plan(self, server: BenchmarkServer, bench: Bench) -> list[str]:
         plan = {
@@ -106,17 +109,21 @@ def _prepared_file(bench: Bench) -> Path:
     return bench.folder / "prepared"
 
 
-def _run(process: subprocess.Popen[str]) -> Result:
+def _run(process: subprocess.Popen[str], patience: float) -> Result:
     """Let it talk for the agreed time and return the result; raise `LoadError` if it gave up."""
     stdin = _pipe(process.stdin)
     stdin.write("\n")
     stdin.flush()
-    return Result(**json.loads(_line(process)))
+    return Result(**json.loads(_line(process, patience)))
 
 
-def _line(process: subprocess.Popen[str]) -> str:
-    line = _pipe(process.stdout).readline()
-    if not line:
+def _line(process: subprocess.Popen[str], patience: float) -> str:
+    """Return the next line that it writes, within *patience* seconds."""
+    stdout = _pipe(process.stdout)
+    if not select.select([stdout], [], [], patience)[0]:
+        process.kill()
+        raise LoadError(f"it did not end within {patience:.0f} s; something that was sent did not arrive")
+    if not (line := stdout.readline()):
         raise LoadError(_pipe(process.stderr).read().strip())
     return line
 

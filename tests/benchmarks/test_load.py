@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import pytest
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
+from benchmarks import generator
 from benchmarks.generator import Group, Traffic, build
 from benchmarks.servers import BenchmarkServer, ServiceAddress
 from benchmarks.workload import Bench, LoadError, Result
@@ -162,6 +164,14 @@ def test_an_unreachable_server_raises_load_error(bench: Bench) -> None:
         pass
     with pytest.raises(LoadError, match="cannot connect"), FAN.open(server, bench):
         pass
+
+
+def test_a_generator_that_waits_for_ever_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "PATIENCE_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = ServiceAddress("relay", "127.0.0.1", silent.getsockname()[1], "/relay")
+        with pytest.raises(LoadError, match="did not end"), FAN.open(BenchmarkServer("", 0, {"relay": at}), bench):
+            pass
 
 
 def test_a_refused_upgrade_raises_load_error(bench: Bench) -> None:
