@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from gateway.monitoring.metrics import Metrics
     from gateway.storage.facts import Lifetime
     from gateway.storage.index import Index
+    from gateway.storage.index_schema import KnownId, Row, Statement
     from gateway.storage.log import Log
     from gateway.storage.record import Entry, Fact
-    from gateway.storage.schema import KnownId, Row, Statement
 
 
 # The operations that a protocol may express: the keys of `Adapter.carries`, and their names in docs/protocols.md.

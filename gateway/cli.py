@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from adapters import ADAPTERS
-from gateway.commands import backup, clusters, explain, health, keys, messaging, operate, tail
+from gateway.commands import backup, clusters, explain, health, keys, log_commands, messaging, tail
 from gateway.commands.bench import bench
 from gateway.commands.certificates import dev_cert
 from gateway.commands.common import ConfigFile, Data, load_settings, registry, run
@@ -96,10 +96,10 @@ app.command()(links)
 app.command()(sync)
 app.command()(bench)
 app.command()(explain.explain)
-app.command()(operate.check_config)
-app.command()(operate.verify)
-app.command()(operate.export)
-app.command("import")(operate.import_)
+app.command()(log_commands.check_config)
+app.command()(log_commands.verify)
+app.command()(log_commands.export)
+app.command("import")(log_commands.import_)
 app.command()(backup.backup)
 app.command()(backup.restore)
 app.command()(health.healthcheck)

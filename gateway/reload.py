@@ -17,8 +17,8 @@ import anyio.to_thread
 import structlog
 
 from gateway.access.auth import ApiKey, KeyFile
+from gateway.access.key_upkeep import difference, origins
 from gateway.access.limits import Throttle
-from gateway.access.manager import difference, origins
 from gateway.access.origins import Origins
 from gateway.core.buckets import TokenBuckets
 from gateway.listeners import certificate

@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
+from gateway.access.key_upkeep import AccessManager
 from gateway.access.limits import Throttle
-from gateway.access.manager import AccessManager
 from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
@@ -26,8 +26,8 @@ from gateway.listeners.admission import Admission
 from gateway.listeners.certificate import Certificate
 from gateway.listeners.proxies import TrustedProxies
 from gateway.membership import cluster_report
-from gateway.membership.foreign import ForeignEntries
 from gateway.membership.membership import Membership
+from gateway.membership.remote_entries import ForeignEntries
 from gateway.monitoring import logs, tracing
 from gateway.monitoring.access_log import AccessLog
 from gateway.monitoring.faults import Faults

@@ -23,7 +23,7 @@ from fastapi import FastAPI
 from gateway.access.origins import is_local
 from gateway.core.errors import OperatorError
 from gateway.core.networks import network
-from gateway.http.direct import DirectPublisher
+from gateway.http.fast_publish import DirectPublisher
 from gateway.listeners.proxies import TrustedProxies
 from gateway.monitoring import logs
 from gateway.settings.settings import Settings

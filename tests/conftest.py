@@ -33,11 +33,11 @@ from gateway.monitoring.metrics import Metrics
 from gateway.storage import index
 from gateway.storage.compaction import Compaction
 from gateway.storage.index import Index
+from gateway.storage.index_schema import Row
 from gateway.storage.indexed_log import IndexedLog
 from gateway.storage.log import SealPolicy
 from gateway.storage.record import Entry, Fact
 from gateway.storage.retention import MIN_FACTS_BYTES, Retention, RetentionLimits
-from gateway.storage.schema import Row
 from gateway.storage.segments import Segments
 from tests import analysed_routes
 from tests.still import PATIENCE, Clock, Posted

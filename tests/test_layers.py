@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage.schema import SCHEMA
+from gateway.storage.index_schema import SCHEMA
 from tests.modules import OURS, ROOT, imports, modules, name_of, nodes, paths, strangers, tops, within
 
 # What a module of the gateway may import of the gateway when it runs, beside its own folder: folders, and single
@@ -29,7 +29,7 @@ MAY = {
     "gateway.webhooks": STORAGE | {"gateway.access", "gateway.http", "gateway.runtime", "gateway.settings"},
     "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.listeners"},
     "gateway.client": set[str](),
-    "gateway.clients": {"gateway.client"},
+    "gateway.demo_clients": {"gateway.client"},
     "gateway.backup": STORAGE | DIRECTORIES,
     "gateway.cluster": STORAGE,
     "gateway.jetstream": {"gateway.core.errors"},
@@ -64,14 +64,14 @@ LIBRARIES = {  # which the core needs beside the standard library
 NAMING = {
     "gateway.app": "a summary for people",
     "gateway.cli": "flags for the ports of Sprout",
-    "gateway.clients": "a client of each protocol",
+    "gateway.demo_clients": "a client of each protocol",
     "gateway.commands.arbor_author": "an Arbor author for the demo",
     "gateway.commands.cluster_demo": "peers of each protocol",
     "gateway.commands.cluster_parts": "a flag of `serve`",
     "gateway.commands.demo": "peers of each protocol",
     "gateway.commands.explain": "examples in the help",
     "gateway.commands.links": "a text for people",
-    "gateway.commands.operate": "`--streamr`, and the help",
+    "gateway.commands.log_commands": "`--streamr`, and the help",
     "gateway.commands.pipeline": "the help",
     "gateway.http.openapi": "descriptions for people",
     "gateway.http.schemas": "examples",
@@ -89,7 +89,7 @@ IO = {
 # The folders of each adapter, and the modules that stand between them: each imports from its own folder and from what
 # is named before it. What is not named here may import all of them.
 ORDER = {
-    "sprout": ("wire", "forest", "store", "mint", "hub", "outgoing", "intake", "announces", "sessions"),
+    "sprout": ("wire", "forest", "store", "mint", "hub", "outgoing", "intake", "arrivals", "sessions"),
     "streamr": ("wire", "crypto", "model", "context", "trust", "forms", "publishing", "parts", "sessions", "rest"),
 }
 ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.exchange", "gateway.monitoring.metrics", "gateway.access.auth"}

@@ -22,8 +22,8 @@ from gateway.core.histogram import Histogram
 from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm, TakingOver
 from gateway.core.principal import Principal
 from gateway.storage.facts import Lifetime
+from gateway.storage.index_schema import KnownId, Row, Statement
 from gateway.storage.record import Entry, Fact
-from gateway.storage.schema import KnownId, Row, Statement
 
 from .assembly import assemble
 from .capabilities import CARRIES, LIMITS

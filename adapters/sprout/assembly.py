@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from adapters.sprout.announces.waiting import WaitingQuota
+from adapters.sprout.arrivals.waiting import WaitingQuota
 from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.forest.trusted_gateways import TrustedGateways
 from adapters.sprout.hub.identification import ConnectionIdentifier

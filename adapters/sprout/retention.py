@@ -15,8 +15,8 @@ from adapters.sprout.mint.mint import GATEWAY, PEER
 from adapters.sprout.store.tables import NAME, day_name, node_time
 from gateway.core.message import Message
 from gateway.storage.facts import Lifetime, peer
+from gateway.storage.index_schema import KnownId, Statement
 from gateway.storage.record import Entry, Fact, decode_base64url
-from gateway.storage.schema import KnownId, Statement
 
 
 def lifetime(fact: Fact) -> Lifetime | None:

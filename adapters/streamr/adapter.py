@@ -17,7 +17,7 @@ from adapters.streamr.model.publishers import Publishers
 from adapters.streamr.model.streams import Streams
 from adapters.streamr.publishing.log_checks import flaw, signature_flaw
 from adapters.streamr.publishing.taking_over import take_over
-from adapters.streamr.sessions import elsewhere
+from adapters.streamr.sessions import cluster_group_keys
 from adapters.streamr.sessions.link import StreamrLink, StreamrPeer, link
 from adapters.streamr.sessions.link_cursors import CURSORS_FILE, LinkCursors, read_cursors
 from adapters.streamr.sessions.network_session import PATH as NETWORK
@@ -35,15 +35,15 @@ from gateway.core.histogram import Histogram
 from gateway.core.message import Form, Message, Peer, TakingOver
 from gateway.core.principal import Principal
 from gateway.storage.facts import Lifetime
+from gateway.storage.index_schema import Row, Statement
 from gateway.storage.record import Fact
-from gateway.storage.schema import Row, Statement
 
 from .assembly import assemble
 from .capabilities import CARRIES, LIMITS, WIRE_VERSIONS
 from .context import Context
 from .forms import VERSIONS, WITH_ID
+from .import_dumps import StreamFiles
 from .log_entries import learn, rows
-from .restore import StreamFiles
 from .settings import StreamrSettings
 
 MAX_HOST = 255  # characters of the Host header that a node sent (RFC 1035, section 2.3.4)
@@ -220,7 +220,7 @@ class StreamrAdapter(Adapter):
         elif data.startswith(b"{"):
             self.cursors.hear(data)
         else:
-            elsewhere.hear(self.parts, data)
+            cluster_group_keys.hear(self.parts, data)
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:
         """The rows that *entries* add to the tables."""

@@ -9,8 +9,8 @@ from adapters.streamr.model import stored
 from adapters.streamr.publishing.conversion import logged_author
 from adapters.streamr.wire.ids import NAME
 from gateway.core.message import Message
+from gateway.storage.index_schema import Row
 from gateway.storage.record import Fact
-from gateway.storage.schema import Row
 
 if TYPE_CHECKING:
     from adapters.streamr.model.positions import PublisherPositions

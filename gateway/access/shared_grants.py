@@ -15,7 +15,7 @@ import structlog
 
 from .auth import Right
 from .secretfile import read_secret, write_secret
-from .shared import MAX_VALUE
+from .shared_keys import MAX_VALUE
 
 GRANTS_FILE: Final = "grants-shared.json"  # in the folder of secrets
 

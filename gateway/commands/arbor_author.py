@@ -7,7 +7,7 @@ import time
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.forest import Content, Reply, ReplyPosition
 from adapters.sprout.forest.openpgp import SecretKey
-from gateway.clients import ArborNode, ReplyContent
+from gateway.demo_clients import ArborNode, ReplyContent
 
 
 class ArborAuthor:

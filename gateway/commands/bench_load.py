@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from websockets.exceptions import WebSocketException
 
 from gateway.client import TrellisClient, TrellisError
-from gateway.clients import Client, RelayClient, RestClient
+from gateway.demo_clients import Client, RelayClient, RestClient
 
 MOST_UNDER_WAY = 64  # publishes at a time; a gateway that takes longer gets fewer a second
 DRAIN_SECONDS = 5.0  # for the last messages to arrive

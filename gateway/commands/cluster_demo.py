@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from gateway.clients import ReceivedMessage
+from gateway.demo_clients import ReceivedMessage
 from gateway.storage.layout import first_seqs, paths
 
 from .cluster_parts import DemoMember, NatsServers

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from gateway.clients import ReceivedMessage, RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.demo_clients import ReceivedMessage, RelayClient, RestClient, SproutClient, StreamrClient
 
 from .common import AsJson, CommandError, show
 
@@ -28,7 +28,7 @@ WIDTH = 13  # of a column
 class DemoPeers(NamedTuple):
     """Two clients of each protocol: one speaks, the other listens."""
 
-    speakers: dict[str, Any]  # the clients of `gateway.clients`, by what their protocol is called for people
+    speakers: dict[str, Any]  # the clients of `gateway.demo_clients`, by what their protocol is called for people
     listeners: dict[str, Any]
 
 

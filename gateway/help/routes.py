@@ -18,7 +18,7 @@ from fastapi import APIRouter, Request, Response
 from gateway.http.callers import admit_request
 from gateway.http.pages import HEADERS, accepts_gzip, redirect
 from gateway.http.problems import Problem, shortened
-from gateway.http.routes import ProblemRoute
+from gateway.http.routing import ProblemRoute
 from gateway.http.thread_queue import ThreadQueue
 
 from .manual import Manual

@@ -10,7 +10,7 @@ from fastapi import Path, Request, Response
 from . import views
 from .problem_types import PROBLEM_TYPES, uri
 from .problems import Problem, shortened
-from .routes import Route
+from .routing import Route
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 STYLE = "body{font:1rem/1.5 system-ui;max-width:60ch;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"

@@ -21,7 +21,7 @@ from . import views
 from .bodies import read_body
 from .callers import Caller, path_segment
 from .problems import Problem
-from .routes import Route
+from .routing import Route
 
 MAX_BODY = 1 << 16  # bytes
 MAX_RIGHTS = 256  # of one key

@@ -18,7 +18,7 @@ from . import asyncapi, explanations, history, pages, report, stats, views
 from .callers import Caller
 from .events import MAX_OUTBOX
 from .media import MAX_CONTENT, NDJSON
-from .routes import MAX_INTEGER, After, Route
+from .routing import MAX_INTEGER, After, Route
 
 # REST is not an adapter, so its row of `GET /v1/protocols` is here.
 REST_DESCRIPTION: Final[dict[str, Any]] = {

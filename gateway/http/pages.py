@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from fastapi import APIRouter, Request, Response
 
 from .problems import Problem, shortened
-from .routes import ProblemRoute
+from .routing import ProblemRoute
 from .unrouted import METHODS
 
 PATH: Final = "/console"

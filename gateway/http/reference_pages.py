@@ -18,7 +18,7 @@ from starlette.responses import FileResponse
 from gateway.core.jsontext import dumps
 
 from .problems import Problem, shortened
-from .routes import ProblemRoute
+from .routing import ProblemRoute
 
 ASSETS: Final = {  # those that are served, and their media types
     "swagger-ui-bundle.js": "text/javascript",

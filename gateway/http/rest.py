@@ -25,7 +25,7 @@ from .kit import LOGGED, wait_until_accepted, wait_until_synced
 from .media import MAX_CONTENT, NDJSON, TEXT, content_reader
 from .problems import Problem, direct_refusal
 from .publish import begin, parse_request_content
-from .routes import MAX_INTEGER, After, Id, Names, ProblemRoute, Route, Selected, add_route
+from .routing import MAX_INTEGER, After, Id, Names, ProblemRoute, Route, Selected, add_route
 from .searches import Searches
 from .selection import Selection, parse_selection
 from .time_range import parse_cursor, parse_range

@@ -33,7 +33,7 @@ from .media import NDJSON, TEXT
 from .message_sets import MessageSets
 from .paced import run_in_turn
 from .problems import Problem, problem_of
-from .routes import MAX_INTEGER, Names, Route, Selected
+from .routing import MAX_INTEGER, Names, Route, Selected
 from .selection import Selection, parse_selection, pattern_of
 from .sync_messages import Handed, incomplete, line_of, parse_line, result, take
 from .wanted import while_wanted

@@ -14,7 +14,7 @@ from gateway.runtime import Gateway
 from . import history, views
 from .callers import Caller, path_segment
 from .problems import Problem, shortened
-from .routes import Id, Route
+from .routing import Id, Route
 
 NOT_TRACED = (
     "the message %s was not traced, or its trace is forgotten; PUT /v1/channels/{channel}/trace traces a minute"

@@ -38,9 +38,9 @@ from gateway.core.message import Message
 from gateway.storage.log import MAX_UNSYNCED_BYTES, Log
 from gateway.storage.record import Entry, Fact
 
-from .foreign import ForeignEntries
 from .joining import join
 from .log_reading import LogReading
+from .remote_entries import ForeignEntries
 from .transport import TICK, Call, CannotJoin, ClusterTransport
 
 LEAVE_SECONDS: Final = 5.0  # to give it up

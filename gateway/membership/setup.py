@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.secretfile import read_secret
-from gateway.access.shared import SharedKeys
 from gateway.access.shared_grants import SharedGrants
+from gateway.access.shared_keys import SharedKeys
 from gateway.cluster.agreement import FILES, stated
 from gateway.settings.dotted_values import dotted_values
 
@@ -17,7 +17,7 @@ from .membership import Membership
 from .transport import JetStreamTransport
 
 if TYPE_CHECKING:
-    from gateway.access.manager import AccessManager
+    from gateway.access.key_upkeep import AccessManager
     from gateway.runtime import Gateway
 
 # The settings that all members have to have in common, beside those that adapters name (`Adapter.agreed`).

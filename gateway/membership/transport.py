@@ -15,8 +15,8 @@ from gateway.cluster.turn import Turn, TurnTransport
 from gateway.core.errors import OperatorError
 
 if TYPE_CHECKING:
-    from gateway.access.shared import SharedKeys
     from gateway.access.shared_grants import SharedGrants
+    from gateway.access.shared_keys import SharedKeys
     from gateway.jetstream.connecting import JetStreamSettings
     from gateway.jetstream.reader import StreamEntry
     from gateway.jetstream.status import JetStreamStatus

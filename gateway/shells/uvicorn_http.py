@@ -20,8 +20,8 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from gateway.core.networks import network
 from gateway.core.session import Session
 from gateway.http.bodies import PACED_EXTENSION
-from gateway.http.direct import Answer
 from gateway.http.events import DETACH_EXTENSION
+from gateway.http.fast_publish import Answer
 from gateway.http.persistent import raw_response
 from gateway.http.problems import Problem
 

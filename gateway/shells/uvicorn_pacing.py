@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .http_gateway import MAX_DISCARDED
 from .network_lines import Line, network_lines_of
-from .uvicorn_direct import DirectHttp
+from .uvicorn_fast_publish import DirectHttp
 
 if TYPE_CHECKING:
     from gateway.core.read_pacer import Penalty, ReadPacer

@@ -15,9 +15,9 @@ from typing import Any, Final
 from gateway.core.jsontext import dumps
 
 from .file_lines import lines_backward
+from .index_rows import IndexedAdapter, fact_rows
+from .index_schema import FACT_COLUMNS, Statement
 from .record import BadRecord, Fact, decode_untrusted_body
-from .rows import IndexedAdapter, fact_rows
-from .schema import FACT_COLUMNS, Statement
 from .segments import Segments, verify_line
 from .tables import Tables
 

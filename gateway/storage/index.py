@@ -2,9 +2,9 @@
 
 Laws of this file. The index contains the positions of records, never their content. One thread applies entries, in
 batches, once they are synced. If the file is damaged, at the start or later, that thread rebuilds it from the log;
-until it has caught up nothing is read from it, and `trouble` says so. `gateway.storage.schema` defines the tables,
-`gateway.storage.rows` what a record adds to them, `gateway.storage.lookup` the queries, `gateway.storage.tables` the
-SQLite file, and `gateway.storage.fact_index` what compaction changes.
+until it has caught up nothing is read from it, and `trouble` says so. `gateway.storage.index_schema` defines the
+tables, `gateway.storage.index_rows` what a record adds to them, `gateway.storage.lookup` the queries,
+`gateway.storage.tables` the SQLite file, and `gateway.storage.fact_index` what compaction changes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gateway.core.message import MessageIds
 from . import texts
 from .fact_index import FactIndex
 from .facts import number_end
+from .index_rows import IndexedAdapter, adapter_schema, fact_rows, id_rows, record_rows
 from .log import SyncedBatch
 from .lookup import Lookup
 from .record import BadRecord, Entry, Fact, decode_untrusted_body
-from .rows import IndexedAdapter, adapter_schema, fact_rows, id_rows, record_rows
 from .segments import Fault, Segments
 from .tables import META_VALUE, Tables, is_corruption, is_environmental
 

@@ -317,7 +317,7 @@ class Lookup:
                 yield name, addresses_of(addresses), bool(is_open)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Query an adapter's own tables, and the view `messages` (`gateway.storage.schema`).
+        """Query an adapter's own tables, and the view `messages` (`gateway.storage.index_schema`).
 
         The statement must use an index and have a limit. Raises `Unavailable` if the file cannot be read.
         """

@@ -22,7 +22,7 @@ from gateway.core.errors import Unavailable
 from gateway.system.directories import sync_directory
 
 from . import permissions
-from .schema import MESSAGES, SCHEMA
+from .index_schema import MESSAGES, SCHEMA
 
 MAX_ROWS_PER_STATEMENT = 128  # older SQLite takes 999 values
 META_VALUE = "SELECT value FROM meta WHERE key = ?"

@@ -14,7 +14,7 @@ from gateway.http import views
 from gateway.http.bodies import read_body
 from gateway.http.callers import Caller
 from gateway.http.problems import Problem, shortened
-from gateway.http.routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
+from gateway.http.routing import MAX_INTEGER, After, ProblemRoute, Route, add_route
 from gateway.http.wanted import while_wanted
 
 from .addresses import AddressPolicy

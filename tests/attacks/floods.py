@@ -14,9 +14,9 @@ from coincurve import PrivateKey
 from sha3 import keccak_256
 
 from adapters.sprout.forest import forest
-from gateway.clients import ArborNode
-from gateway.clients.sprout import _line
 from gateway.commands.arbor_author import ArborAuthor
+from gateway.demo_clients import ArborNode
+from gateway.demo_clients.sprout import _line
 
 from .client_frames import (
     RELAY,

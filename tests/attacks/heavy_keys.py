@@ -12,10 +12,10 @@ from typing import Final
 
 from adapters.sprout.forest import forest, openpgp, packets
 from adapters.sprout.wire import base64url
-from gateway.clients import ArborNode
-from gateway.clients.sprout import _line
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.core.jsontext import dumps
+from gateway.demo_clients import ArborNode
+from gateway.demo_clients.sprout import _line
 from gateway.http.sync_messages import MAX_NEEDS
 
 from .client_frames import request

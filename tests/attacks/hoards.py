@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from adapters.sprout.forest import forest
 from adapters.sprout.forest.forest import Content, ReplyPosition
-from gateway.clients.sprout import ArborNode, _line
 from gateway.commands.arbor_author import ArborAuthor
+from gateway.demo_clients.sprout import ArborNode, _line
 
 from .client_frames import (
     PING,

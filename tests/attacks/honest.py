@@ -17,9 +17,9 @@ from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection
 
-from gateway.clients import ArborNode, Client, RelayClient, RestClient, SproutClient, StreamrClient
-from gateway.clients.client import trust
 from gateway.commands.arbor_author import ArborAuthor
+from gateway.demo_clients import ArborNode, Client, RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.demo_clients.client import trust
 
 INTERVAL = 0.05  # seconds between two messages of a pair; the kinds take turns in it, and none waits for another one's
 MOST = 40  # of a kind under way, 2 seconds' worth; beyond that a publisher waits until one arrives

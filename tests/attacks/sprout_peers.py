@@ -8,9 +8,9 @@ from functools import partial
 from itertools import count
 
 from adapters.sprout.forest import forest
-from gateway.clients import ArborNode
-from gateway.clients.sprout import _line
 from gateway.commands.arbor_author import ArborAuthor
+from gateway.demo_clients import ArborNode
+from gateway.demo_clients.sprout import _line
 
 from .floods import forged_node
 from .relays import BATCH, LINKED, attack

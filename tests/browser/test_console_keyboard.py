@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Dialog, Page, expect
 
 from gateway.access.auth import KeyFile
-from gateway.clients import RelayClient
+from gateway.demo_clients import RelayClient
 from tests.browser.conftest import Visitors, shoot, violations
 from tests.ports import reserved_port
 from tests.server import Server

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
-from gateway.clients import RelayClient
+from gateway.demo_clients import RelayClient
 from gateway.http.schemas import EXAMPLES
 from tests.browser.conftest import Visitors, inspect
 from tests.gateway.cluster.test_cluster import Cluster

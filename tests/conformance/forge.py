@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pysequoia
 
-from gateway.clients import ArborNode, ReplyContent
+from gateway.demo_clients import ArborNode, ReplyContent
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "sprout"
 NULL = b"\x00\x00\x00"

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any
 
-from gateway.clients import WAIT, ReceivedMessage
+from gateway.demo_clients import WAIT, ReceivedMessage
 from tests.conformance.speakers import SPEAKERS, Address, RestSpeaker, Speaker
 
 END = "that is all that was said"  # what it says says nobody else: who has heard it has heard all that was before

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from adapters.sprout import SproutAdapter
-from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.demo_clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.runtime import Gateway
 from gateway.settings.settings import settings_model
 from tests.conformance.forge import SequoiaForge

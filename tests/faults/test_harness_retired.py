@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.clients import ArborNode
 from gateway.core.message import Message, Peer
+from gateway.demo_clients import ArborNode
 from gateway.storage.record import encode
 from tests.faults.harness import nodes
 from tests.faults.harness.checks import check_history, records

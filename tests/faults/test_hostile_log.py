@@ -18,7 +18,7 @@ from adapters import ADAPTERS
 from adapters.sprout.forest import forest
 from adapters.sprout.forest.openpgp import SecretKey
 from gateway.cli import app
-from gateway.commands import operate
+from gateway.commands import log_commands
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message, Peer
 from gateway.runtime import Gateway
@@ -197,7 +197,7 @@ def outside(folder: Path) -> set[Path]:
 
 def test_a_valid_log_is_imported_completely(tmp_path: Path) -> None:
     lines = numbered(examples())
-    report = import_log(lines, tmp_path / "new", NOW, operate._check(ADAPTERS))
+    report = import_log(lines, tmp_path / "new", NOW, log_commands._check(ADAPTERS))
     assert (report.faults, report.records) == ([], len(lines))
     with running(tmp_path / "new") as here:
         assert here.gateway.log.segments.faults == []
@@ -217,16 +217,16 @@ def test_the_gateway_starts_with_any_log(tmp_path: Path, seed: int) -> None:
         lines.append(sealed(mutated(record, chance)))
     work = tmp_path / "work"
     write(work / "hostile", lines)
-    archive_report = verify(work / "hostile" / "log", operate._check(ADAPTERS))
+    archive_report = verify(work / "hostile" / "log", log_commands._check(ADAPTERS))
     out = io.BytesIO()
     export(work / "hostile" / "log", out)
     given = out.getvalue().splitlines(keepends=True)
     for name in ("empty", "full"):
         if name == "full":
             write(work / name, good)
-        report = import_log(given, work / name, NOW, operate._check(ADAPTERS))
+        report = import_log(given, work / name, NOW, log_commands._check(ADAPTERS))
         assert report.records + report.skipped + len(report.faults) == len(given)
-        left = verify(work / name / "log", operate._check(ADAPTERS)).faults
+        left = verify(work / name / "log", log_commands._check(ADAPTERS)).faults
         assert all("comes next" in fault.reason for fault in left)  # the numbers of those that were refused
     before = outside(tmp_path)
     for name in ("hostile", "empty", "full"):
@@ -280,7 +280,7 @@ def test_an_id_with_a_path_is_refused_and_never_written(tmp_path: Path) -> None:
 def test_impossible_records_are_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
     lines = numbered(examples())
     record = json.loads(lines[8]) | {"seq": len(lines) + 1} | change
-    report = import_log([*lines, sealed(record)], tmp_path / "new", NOW, operate._check(ADAPTERS))
+    report = import_log([*lines, sealed(record)], tmp_path / "new", NOW, log_commands._check(ADAPTERS))
     assert (len(report.faults), why in report.faults[0].reason) == (1, True)
     assert Segments(tmp_path / "new" / "log").next_seq == len(lines) + 1
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.clients import ArborNode
 from gateway.commands.arbor_author import ArborAuthor
+from gateway.demo_clients import ArborNode
 from gateway.storage.record import decode
 from gateway.storage.segments import parse_header
 from tests.adapters.sprout.conftest import Forge

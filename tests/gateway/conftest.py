@@ -16,8 +16,8 @@ from gateway.adapter import Adapter
 from gateway.app import create_app
 from gateway.core.message import Message
 from gateway.http.callers import Caller
-from gateway.http.direct import DirectPublisher
 from gateway.http.events import EventSession
+from gateway.http.fast_publish import DirectPublisher
 from gateway.http.selection import Selection
 from gateway.runtime import Gateway
 from gateway.settings.settings import settings_model

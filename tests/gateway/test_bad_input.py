@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as sync_connect
 
-from gateway.clients import RelayClient, RestClient
+from gateway.demo_clients import RelayClient, RestClient
 from tests.gateway.raw_messages import NOBODY, SILENCE, RawAuthor, announce, ask, fits, packet, publish
 from tests.server import Server
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from gateway.clients import RelayClient
+from gateway.demo_clients import RelayClient
 from tests.arbor import WAIT, arbor, community, require_arbor, run
 from tests.server import Server
 

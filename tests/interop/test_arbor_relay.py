@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from websockets.asyncio.client import ClientConnection, connect
 
 from gateway.cli import app
-from gateway.clients import Client, RelayClient
+from gateway.demo_clients import Client, RelayClient
 from tests.arbor import WAIT, Arbor, arbor, require_arbor, run
 from tests.forests import write_forest
 from tests.ports import reserved_port

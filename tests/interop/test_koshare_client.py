@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.clients import RestClient, StreamrClient
+from gateway.demo_clients import RestClient, StreamrClient
 from tests.npm import NodeClient, node_client, require_clients
 from tests.ports import reserved_port
 from tests.server import Server

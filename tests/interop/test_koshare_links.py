@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from gateway.clients import RelayClient
+from gateway.demo_clients import RelayClient
 from tests.npm import NODE, node_client, require_clients
 from tests.ports import reserved_port
 from tests.server import Server

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.clients import ReceivedMessage, RelayClient, SproutClient
+from gateway.demo_clients import ReceivedMessage, RelayClient, SproutClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
 from tests.interop.streamr import ALL, UTF16, GenuineClient, clients

@@ -15,7 +15,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from adapters.streamr.crypto.decrypt import KEY_WAIT
-from gateway.clients import ReceivedMessage, RelayClient, SproutClient
+from gateway.demo_clients import ReceivedMessage, RelayClient, SproutClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
 from tests.gateway.cluster.test_cluster import Cluster

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from gateway.clients import ReceivedMessage, RelayClient
+from gateway.demo_clients import ReceivedMessage, RelayClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.interop.streamr import ALL, GenuineClient, clients
 from tests.npm import require_clients

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from gateway.clients import RelayClient
+from gateway.demo_clients import RelayClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.npm import NODE, WAIT, require_clients
 from tests.server import Server

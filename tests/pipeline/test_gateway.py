@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 from gateway.access.auth import KeyFile
 from gateway.cli import app
-from gateway.clients import Client, RelayClient, SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
+from gateway.demo_clients import Client, RelayClient, SproutClient, StreamrClient
 from gateway.storage.archive import sealed_files
 from gateway.storage.importing import import_log
 from pipeline import main

@@ -22,8 +22,8 @@ import pytest
 import websockets
 
 from gateway.client.errors import Unreachable
-from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
+from gateway.demo_clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.http.stats import pipeline_tables
 from gateway.storage.archive import sealed_files
 from pipeline.config import LogSource, Options

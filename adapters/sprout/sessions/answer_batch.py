@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from adapters.sprout.announces.batch import NodeBatch
+from adapters.sprout.arrivals.batch import NodeBatch
 from adapters.sprout.forest.forest import Reply
 from adapters.sprout.wire.codec import NodeLine
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from adapters.sprout.announces.batch import NodeBatch
+from adapters.sprout.arrivals.batch import NodeBatch
 from adapters.sprout.hub.connection import SproutConnection
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.hub.rights import Rights

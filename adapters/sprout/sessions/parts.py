@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from adapters.sprout.announces.waiting import WaitingQuota
+from adapters.sprout.arrivals.waiting import WaitingQuota
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.hub.rights import Rights
 from adapters.sprout.intake.intake import Intake

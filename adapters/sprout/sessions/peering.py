@@ -21,8 +21,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NoReturn
 
-from adapters.sprout.announces.batch import NodeBatch
-from adapters.sprout.announces.waiting import REQUEST_TIMEOUT
+from adapters.sprout.arrivals.batch import NodeBatch
+from adapters.sprout.arrivals.waiting import REQUEST_TIMEOUT
 from adapters.sprout.forest.forest import NULL_ID, NodeError, Reply, decode
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.store.tables import COMMUNITY, NodeInfo

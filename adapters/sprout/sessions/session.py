@@ -13,8 +13,8 @@ from functools import partial
 from itertools import compress, count
 from typing import Any, Final, Self
 
-from adapters.sprout.announces.arrivals import MAX_RUN, Arrivals
-from adapters.sprout.announces.batch import NodeBatch
+from adapters.sprout.arrivals.arrivals import MAX_RUN, Arrivals
+from adapters.sprout.arrivals.batch import NodeBatch
 from adapters.sprout.hub.connection import SproutConnection
 from adapters.sprout.mint.reply_signer import ReplySigner
 from adapters.sprout.outgoing.announcing import in_announces

@@ -19,9 +19,9 @@ from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message
 from gateway.storage.index import Index
+from gateway.storage.index_schema import KnownId, Row
 from gateway.storage.lookup import PAGE
 from gateway.storage.record import Entry, Fact
-from gateway.storage.schema import KnownId, Row
 
 from .recent import RecentNodes
 from .tables import (

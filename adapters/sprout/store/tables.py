@@ -19,8 +19,8 @@ from adapters.sprout.forest.canonical import CANONICAL_PREFIX, canonical_id
 from adapters.sprout.forest.forest import decode, node_id
 from adapters.sprout.forest.validate import offered_until
 from gateway.core.message import Message
+from gateway.storage.index_schema import KnownId, Row
 from gateway.storage.record import Entry, Fact, decode_base64url
-from gateway.storage.schema import KnownId, Row
 
 from .peek import conversation_of, expiration_of, parent_of
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from gateway.core.message import Message
-from gateway.storage.schema import KnownId, Row
+from gateway.storage.index_schema import KnownId, Row
 
 from .tables import rows
 

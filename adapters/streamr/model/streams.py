@@ -22,15 +22,15 @@ from gateway.access.auth import ANONYMOUS, Right
 from gateway.core.errors import RequestError
 from gateway.core.jsontext import dumps, loads
 from gateway.storage.facts import Lifetime
+from gateway.storage.index_schema import Row
 from gateway.storage.lookup import PAGE
-from gateway.storage.schema import Row
 
 if TYPE_CHECKING:
     from adapters.streamr.wire.message import StreamMessage
     from gateway.access.auth import Access
     from gateway.adapter import Services
+    from gateway.storage.index_schema import Statement
     from gateway.storage.record import Fact
-    from gateway.storage.schema import Statement
 
 MAX_PARTITIONS = 100  # the reference's limit
 MAX_DESCRIBED = 10_000  # streams that users described

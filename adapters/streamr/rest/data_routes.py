@@ -23,7 +23,7 @@ from gateway.core.message import Message
 from gateway.http.bodies import read_body
 from gateway.http.kit import wait_until_synced
 from gateway.http.problems import Handler
-from gateway.http.routes import Route, parameters, register
+from gateway.http.routing import Route, parameters, register
 
 from .data_api import BadQuery, Format, Metadata
 from .responses import (

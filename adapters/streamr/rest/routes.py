@@ -23,7 +23,7 @@ from gateway.http.bodies import network_of, read_body
 from gateway.http.kit import wait_until_synced
 from gateway.http.paced import run_in_turn
 from gateway.http.problems import Handler
-from gateway.http.routes import Route, parameters, register
+from gateway.http.routing import Route, parameters, register
 
 from . import data_routes
 from .core_api import ApiError, CoreApi

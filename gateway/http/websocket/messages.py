@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.core.errors import RequestError
 from gateway.http.replay import PAGE
-from gateway.http.routes import MAX_INTEGER
+from gateway.http.routing import MAX_INTEGER
 
 PATH = "/v1/ws"
 Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]

@@ -1,8 +1,8 @@
 """The Speakers: a peer of each protocol, and what it can do and see by its protocol's own means.
 
-A Speaker is a client of `gateway.clients` and what the conformance suite asks beyond that. A new protocol adds one, and
-one line to SPEAKERS; that multiplies the pairs. What differs between the protocols on purpose (mapping, verb by verb)
-is what stands at the top of each class.
+A Speaker is a client of `gateway.demo_clients` and what the conformance suite asks beyond that. A new protocol adds
+one, and one line to SPEAKERS; that multiplies the pairs. What differs between the protocols on purpose (mapping, verb
+by verb) is what stands at the top of each class.
 """
 
 from __future__ import annotations

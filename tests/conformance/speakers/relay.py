@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, ClassVar
 
-from gateway.clients import RelayClient
+from gateway.demo_clients import RelayClient
 
 from .speaker import GARBAGE, Presence, Speaker, answer_to
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from gateway.client import Event, Joined, Left, Refused, Welcome
 from gateway.client.sse import EventReader
-from gateway.clients import WAIT, ReceivedMessage, RestClient, dumps
+from gateway.demo_clients import WAIT, ReceivedMessage, RestClient, dumps
 
 from .speaker import Presence, Speaker
 

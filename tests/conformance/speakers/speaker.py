@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from gateway.clients import WAIT, Client, ReceivedMessage, WebSocketClient
+from gateway.demo_clients import WAIT, Client, ReceivedMessage, WebSocketClient
 
 GARBAGE = ("[" * 5_000, b"\x3d\xd8", "null", "x" * 70_000)  # no packet and no frame
 

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from gateway.clients import WAIT, ArborNode, ReceivedMessage, SproutClient, dumps
+from gateway.demo_clients import WAIT, ArborNode, ReceivedMessage, SproutClient, dumps
 from tests.conformance.forge import SequoiaForge
 
 from .speaker import Presence, Speaker

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, ClassVar
 
-from gateway.clients import StreamrClient
+from gateway.demo_clients import StreamrClient
 
 from .speaker import GARBAGE, Speaker, answer_to
 

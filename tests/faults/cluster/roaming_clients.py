@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gateway.clients import ArborNode
+from gateway.demo_clients import ArborNode
 from tests.faults.harness.connections import ConnectionClosed, RequestRefused, Socket, Sprout, until_disconnected
 from tests.faults.harness.fork_server import GatewayProcess
 from tests.faults.harness.ledger import Ledger, token_of

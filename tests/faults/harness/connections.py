@@ -16,7 +16,7 @@ from Crypto.Hash import keccak
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from gateway.clients import ArborNode
+from gateway.demo_clients import ArborNode
 
 PATIENCE = 20.0  # seconds for an answer; far more than any fault lasts
 LIMIT = 1 << 22

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.client.sse import EventReader
-from gateway.clients import ArborNode
+from gateway.demo_clients import ArborNode
 from tests.conformance.forge import SequoiaForge
 
 from .connections import ConnectionClosed, HttpConnection, SigningKey, Socket, Sprout, unsigned, until_disconnected

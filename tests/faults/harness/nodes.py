@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from gateway.clients import ArborNode
+from gateway.demo_clients import ArborNode
 
 from .connections import RequestRefused, Sprout
 from .ledger import Ledger, SentMessage, plain, token_of

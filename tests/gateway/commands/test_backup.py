@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from gateway.access.keyfile import KeyFile
 from gateway.backup import age
 from gateway.cli import app
-from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.core.errors import OperatorError
+from gateway.demo_clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.storage.tables import META_VALUE
 from tests.server import Server
 

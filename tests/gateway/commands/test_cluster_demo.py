@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from gateway.clients import ReceivedMessage
 from gateway.commands import cluster_demo
 from gateway.commands.cluster_demo import demo, differences
 from gateway.commands.cluster_traffic import Traffic
 from gateway.commands.common import CommandError
 from gateway.commands.demo import Matrix
+from gateway.demo_clients import ReceivedMessage
 
 PROTOCOLS = ("topic relay", "Sprout", "Streamr", "REST")
 

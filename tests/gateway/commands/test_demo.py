@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from adapters.sprout.forest import forest
-from gateway.clients import ReceivedMessage
 from gateway.commands import demo
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.commands.common import CommandError
 from gateway.commands.demo import Matrix
+from gateway.demo_clients import ReceivedMessage
 
 
 def test_every_protocol_reaches_every_other(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from pydantic import BaseModel, SecretStr
 
 from adapters import ADAPTERS
 from gateway.cli import app
-from gateway.clients import SproutClient
 from gateway.commands.arbor_author import ArborAuthor
-from gateway.commands.operate import toml_lines
+from gateway.commands.log_commands import toml_lines
 from gateway.core.message import Message
+from gateway.demo_clients import SproutClient
 from gateway.settings.config import load
 from gateway.storage.record import decode, encode
 from tests.gateway.commands.program import process, trellis

@@ -22,7 +22,7 @@ from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, StreamMessage
 from gateway.access.auth import KeyFile
 from gateway.adapter import LIMIT_NAMES, OPERATIONS
-from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.demo_clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.http import rest
 from gateway.http.operations import REST_DESCRIPTION
 from gateway.settings import config

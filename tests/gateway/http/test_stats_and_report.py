@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.clients import RelayClient, RestClient
+from gateway.demo_clients import RelayClient, RestClient
 from gateway.http.schemas import EXAMPLES
 from tests.gateway.http.rest_reader import Rest, run
 from tests.server import Server

@@ -12,9 +12,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from adapters import ADAPTERS
-from gateway.clients import SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.core.histogram import Histogram
+from gateway.demo_clients import SproutClient, StreamrClient
 from gateway.monitoring.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS, Metrics
 from tests.gateway.operated import SECONDS, Operated
 

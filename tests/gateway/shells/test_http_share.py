@@ -15,7 +15,7 @@ import pytest
 
 from gateway.core.buckets import TokenBuckets
 from gateway.core.read_pacer import SHARE_BURST, ReadPacer
-from gateway.http.direct import Answer
+from gateway.http.fast_publish import Answer
 from gateway.shells.turns import LoopUsage
 from gateway.shells.uvicorn_pacing import CONNECTION_SECONDS
 from tests.gateway.shells.fast_peers import HANDSHAKE, HttpPeer, http_connection

@@ -10,9 +10,9 @@ import pytest
 
 from gateway.core.message import Message
 from gateway.storage import index as index_module
+from gateway.storage.index_schema import KnownId, Row
 from gateway.storage.lookup import PAGE
 from gateway.storage.record import Entry, Fact
-from gateway.storage.schema import KnownId, Row
 from tests.still import PATIENCE
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from adapters.sprout.announces import waiting
-from adapters.sprout.announces.acknowledgements import ANSWER_TIMEOUT
+from adapters.sprout.arrivals import waiting
+from adapters.sprout.arrivals.acknowledgements import ANSWER_TIMEOUT
 from adapters.sprout.forest import forest
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.sessions.peering import Peering
@@ -229,7 +229,7 @@ def test_the_same_node_may_wait_in_several_announces(place: Any, lobby: str, ali
 
 
 def test_unanswered_announces_are_bounded(place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapters.sprout.announces.acknowledgements.MAX_UNANSWERED", 3)
+    monkeypatch.setattr("adapters.sprout.arrivals.acknowledgements.MAX_UNANSWERED", 3)
     leaf, line = alice.reply(alice.reply(lobby, "top"), "leaf"), place.connect()
     told = line.ask("".join(f"announce {number} 1\n{leaf}\n" for number in range(5)))
     assert [text for text in told.splitlines() if text.startswith("status")] == ["status 0 4", "status 1 4"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from adapters.sprout.announces.waiting import MAX_ASKED, REQUEST_TIMEOUT
+from adapters.sprout.arrivals.waiting import MAX_ASKED, REQUEST_TIMEOUT
 from adapters.sprout.forest.forest import Reply, decode, sign_identity
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.sessions.peering import MAX_REREQUESTED, SLICE, WINDOW

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from adapters.sprout.announces import arrivals
+from adapters.sprout.arrivals import arrivals
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import encode_announce

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapters.sprout.announces import waiting
+from adapters.sprout.arrivals import waiting
 from adapters.sprout.forest import twig
 from adapters.sprout.outgoing import announcing
 from adapters.sprout.wire import base64url, codec

@@ -9,9 +9,9 @@ from gateway.core.jsontext import dumps
 from gateway.core.message import Message
 
 from .facts import FactRules
+from .index_schema import FACT_COLUMNS, MESSAGE_COLUMNS, KnownId, Row, Statement, deletion_trigger
 from .log import SyncedBatch
 from .record import Entry, Fact
-from .schema import FACT_COLUMNS, MESSAGE_COLUMNS, KnownId, Row, Statement, deletion_trigger
 
 
 class IndexedAdapter(FactRules, Protocol):

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, which answers the most frequent request by itself (`gateway.http.direct`)."""
+"""uvicorn's HTTP protocol, which answers the most frequent request by itself (`gateway.http.fast_publish`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gateway.http.direct import Answer, DirectPublisher, direct_post
+from gateway.http.fast_publish import Answer, DirectPublisher, direct_post
 
 from .flusher import flusher_of
 from .http_gateway import HttpGateway

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.access.keyfile import KEYS_FILE, ApiKey, KeyFile, text_of
-from gateway.access.shared import SharedKeys, merged_keys
+from gateway.access.shared_keys import SharedKeys, merged_keys
 
 
 class SharedKeysValue:

@@ -161,7 +161,7 @@ def _within(path: Path) -> list[Path]:
 
 
 def _publish_again(settings: Settings, adapters: Adapters, files: list[Path], streamr: bool) -> None:
-    from .restore import import_dumps, import_unpublished  # the whole gateway
+    from .import_dumps import import_dumps, import_unpublished  # the whole gateway
 
     if streamr:
         import_dumps(settings, adapters, files)

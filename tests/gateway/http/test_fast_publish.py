@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from gateway.access.auth import KeyFile
 from gateway.core.errors import Unavailable
 from gateway.http.bodies import SHORT_BODY
-from gateway.http.direct import Post, direct_post
-from gateway.shells import uvicorn_direct
+from gateway.http.fast_publish import Post, direct_post
+from gateway.shells import uvicorn_fast_publish
 from tests.waiting import until
 
 PATIENCE = 60.0
@@ -119,7 +119,7 @@ def both(make_local: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Mon
         taken.append(ASGI if found is None else DIRECT)
         return found
 
-    monkeypatch.setattr(uvicorn_direct, "direct_post", segment)
+    monkeypatch.setattr(uvicorn_fast_publish, "direct_post", segment)
     return Both(make_local(), keys, taken)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from adapters.sprout.announces.arrivals import CROWDED
-from adapters.sprout.announces.waiting import MAX_DEFERRED, MAX_TOTAL_BYTES, MAX_WAITING, WaitingNodes, WaitingQuota
+from adapters.sprout.arrivals.arrivals import CROWDED
+from adapters.sprout.arrivals.waiting import MAX_DEFERRED, MAX_TOTAL_BYTES, MAX_WAITING, WaitingNodes, WaitingQuota
 from adapters.sprout.forest import forest
 from adapters.sprout.store.direct_messages import DirectMessages
 from adapters.sprout.wire import base64url
