@@ -60,9 +60,11 @@ th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:no
 .many td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.1rem 0;overflow-wrap:anywhere}
 .many td:first-child{display:block;width:auto;max-width:none;font-weight:600}
 .many td::before{content:attr(data-name);flex:none}.many td:first-child::before{content:none}}
-@media print{body{max-width:none;padding:0;font-size:10pt}h2{break-after:avoid}figure,tr{break-inside:avoid}
+@media print{body{max-width:none;padding:0;font-size:10pt}figure,tr{break-inside:avoid}
+h2,h2+p,p+dl,thead{break-after:avoid}.small section{break-inside:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}
-.small{columns:2;column-gap:2rem}.small td:first-child{min-width:6rem}.small h2{margin-top:1rem}}
+.small{columns:2;column-gap:2rem;font-size:9pt}.small h2{margin-top:1rem}
+.small th,.small td{padding:.2rem .25rem}.small td:first-child{width:auto;min-width:5rem}}
 """
 
 
