@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import uvicorn
-from fastapi import FastAPI
 
 from gateway.access.origins import is_local
 from gateway.core.errors import OperatorError
@@ -42,6 +41,7 @@ from .welcome import welcome
 
 if TYPE_CHECKING:
     import hypercorn.config
+    from fastapi import FastAPI
 
 BACKLOG = 4096
 OF_PORT = (errno.EADDRINUSE, errno.EACCES)  # why the port cannot be used; anything else is about the address
