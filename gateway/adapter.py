@@ -134,7 +134,7 @@ class Services:
     wait until this gateway accepts; *work_aside* is *work* for a callback that logs nothing and does not wait. *fact*
     logs a fact and makes it known. *access* knows the keys, for adapters whose requests can carry one.
     *answer_scheduler* gives long answers their turns. *retention_ms* tells how long messages are kept (ms; None without
-    a limit). *handshake* is how long a new connection may take to send something complete, in seconds. *tell_members*
+    a limit). *handshake_seconds* is how long a new connection may take to send something complete. *tell_members*
     tells the adapters of a protocol at other gateways of the cluster something that may be lost; see
     `Adapter.receive_from_member`.
     """
@@ -150,7 +150,7 @@ class Services:
     access: Access
     answer_scheduler: AnswerScheduler
     retention_ms: Callable[[], int | None] = lambda: None
-    handshake: float = 10.0
+    handshake_seconds: float = 10.0
     tell_members: Callable[[str, bytes], None] = lambda _protocol, _data: None
 
 

@@ -98,7 +98,7 @@ class SproutAdapter(Adapter):
         """Open a session of that *kind* for *principal*."""
         refused = partial(self.services.metrics.refused, NAME)
         session = kind(self.bus, principal, self.parts, refused)
-        session.handshake = self.services.handshake
+        session.handshake = self.services.handshake_seconds
         self.parts.audience.sessions[session] = None
         return session
 

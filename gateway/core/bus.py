@@ -23,7 +23,7 @@ from .groups import Trace
 from .member import Member
 from .message import Message, Peer
 from .peers import PeerRegistry
-from .presence import TOLD_PER_REQUEST, Presence
+from .presence import JOIN_NOTICES_PER_REQUEST, Presence
 from .principal import Principal
 from .stamper import Stamper
 from .ticking import tick_sessions
@@ -193,8 +193,8 @@ class Bus:
             members = self._members[channel] = {}
         others = self.presence.add_listener(channel, session.who)
         told = max(len(self._hearing.get(channel, ())), len(others) if lists else 0)
-        if told >= TOLD_PER_REQUEST:
-            self.charge(session.principal.address, told / TOLD_PER_REQUEST)
+        if told >= JOIN_NOTICES_PER_REQUEST:
+            self.charge(session.principal.address, told / JOIN_NOTICES_PER_REQUEST)
         members[session] = session.channels[channel] = None
         if session.hears_presence:
             self._hearing.setdefault(channel, {})[session] = None

@@ -43,7 +43,7 @@ def _network_of(address: str, _number: int) -> str:
 
 
 class Handshakes(NamedTuple):
-    """How TLS handshakes are made: with which *context*, within how many *seconds*, and how many at once.
+    """How TLS handshakes are made: with which *context*, within *timeout_seconds*, and how many at once.
 
     *network_of* returns the network that a connection counts for, by its address and a number of its own; the
     *read_pacer* charges it for the time that handshakes and decrypting take.
@@ -51,7 +51,7 @@ class Handshakes(NamedTuple):
 
     context: ssl.SSLContext
     limit: HandshakeLimit | None = None
-    seconds: float = HANDSHAKE_SECONDS
+    timeout_seconds: float = HANDSHAKE_SECONDS
     read_pacer: ReadPacer | None = None
     network_of: Callable[[str, int], str] = _network_of
 
@@ -133,7 +133,7 @@ class _TcpServer:
         if tls.limit is not None and tls.limit.enter(address) is not None:
             return None
         try:
-            with anyio.fail_after(tls.seconds):
+            with anyio.fail_after(tls.timeout_seconds):
                 return StreamWire(await TLSStream.wrap(stream, server_side=True, ssl_context=tls.context), turns)
         except DISCONNECTED:
             return None

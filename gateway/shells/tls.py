@@ -22,7 +22,7 @@ from .tls_records import Charge, accept_tls
 
 HANDSHAKE_ERRORS = (OSError, asyncio.TimeoutError)  # `ssl.SSLError` is an OSError
 
-HANDSHAKE_SECONDS = 0.0003  # of the loop that a handshake takes at least; the rest is charged when it is done
+HANDSHAKE_LOOP_SECONDS = 0.0003  # of the loop that a handshake takes at least; the rest is charged when it is done
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,8 @@ class TlsServer:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
-        self._context, self._handshake_limit, self._seconds = handshakes.context, handshakes.limit, handshakes.seconds
+        self._context, self._timeout_seconds = handshakes.context, handshakes.timeout_seconds
+        self._handshake_limit = handshakes.limit
         self._network_of, self._read_pacer = handshakes.network_of, handshakes.read_pacer
         self._numbers = count()
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by network
@@ -80,7 +81,7 @@ class TlsServer:
                 self._protocol_factory(),
                 self._context,
                 self._charges(network),
-                ssl_handshake_timeout=self._seconds,
+                ssl_handshake_timeout=self._timeout_seconds,
                 ssl_shutdown_timeout=LINGER_SECONDS,
             )
         except HANDSHAKE_ERRORS:
@@ -99,7 +100,7 @@ class TlsServer:
         async with line:
             while (wait := charge(0.0)) > 0:
                 await asyncio.sleep(wait)
-            charge(HANDSHAKE_SECONDS)
+            charge(HANDSHAKE_LOOP_SECONDS)
 
     def _charges(self, network: str) -> tuple[Charge, Charge]:
         """How *network* is charged for handshakes, and for long reads."""
