@@ -228,7 +228,7 @@ class Session(Outbox, ABC):
     @property
     def network(self) -> str:
         """The network of the peer, as limits count it; empty for a link."""
-        return self.principal.address
+        return self.principal.network
 
     @property
     def held_size(self) -> int:

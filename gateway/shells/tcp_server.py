@@ -22,6 +22,7 @@ from .serve import DISCONNECTED, HANDSHAKE_SECONDS, LINGER_SECONDS, StreamWire, 
 
 BACKLOG = 4096  # connections that the kernel queues until they are accepted
 ACCEPT_RETRY_SECONDS = 0.1  # after a failure to accept, which usually means that no file descriptor is left
+CANNOT_ACCEPT = "a connection could not be accepted; trying again: %s; raise the limit of open files if this repeats"
 
 Accept = Callable[[str], Session | Refusal]  # from the address of a peer to its session, or a reason for none
 
@@ -93,7 +94,7 @@ class _TcpServer:
             except anyio.ClosedResourceError:
                 return
             except (OSError, anyio.BrokenResourceError) as error:  # which one depends on the loop
-                logger.warning("cannot accept: %s", error.__cause__ or error)  # anyio's own text is empty
+                logger.warning(CANNOT_ACCEPT, error.__cause__ or error)  # anyio's own text is empty
                 await anyio.sleep(ACCEPT_RETRY_SECONDS)
             else:
                 self._tasks.start_soon(self._serve, stream)

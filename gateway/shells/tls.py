@@ -17,10 +17,8 @@ from itertools import count
 from weakref import WeakValueDictionary
 
 from .serve import LINGER_SECONDS
-from .tcp_server import ACCEPT_RETRY_SECONDS, Handshakes
+from .tcp_server import ACCEPT_RETRY_SECONDS, CANNOT_ACCEPT, Handshakes
 from .tls_records import Charge, accept_tls
-
-HANDSHAKE_ERRORS = (OSError, asyncio.TimeoutError)  # `ssl.SSLError` is an OSError
 
 HANDSHAKE_LOOP_SECONDS = 0.0003  # of the loop that a handshake takes at least; the rest is charged when it is done
 
@@ -42,7 +40,7 @@ class TlsServer:
         self._handshake_limit = handshakes.limit
         self._network_of, self._read_pacer = handshakes.network_of, handshakes.read_pacer
         self._numbers = count()
-        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by network
+        self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by network
         self._protocol_factory = protocol_factory
         self._handshakes: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
@@ -61,7 +59,7 @@ class TlsServer:
             try:
                 peer, address = await self._loop.sock_accept(self._listener)
             except OSError as error:
-                logger.warning("cannot accept: %s", error)
+                logger.warning(CANNOT_ACCEPT, error)
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
             if self._handshake_limit is not None and self._handshake_limit.enter(address[0]) is not None:
@@ -84,7 +82,7 @@ class TlsServer:
                 ssl_handshake_timeout=self._timeout_seconds,
                 ssl_shutdown_timeout=LINGER_SECONDS,
             )
-        except HANDSHAKE_ERRORS:
+        except OSError:  # also a TimeoutError or an SSLError
             with suppress(OSError):
                 peer.close()
         finally:
@@ -92,12 +90,12 @@ class TlsServer:
                 self._handshake_limit.leave(address)
 
     async def _wait_for_turn(self, network: str) -> None:
-        """Wait until *network* may use the loop; its handshakes wait in line, so that only the first has a timer."""
+        """Wait until *network* may use the loop; its handshakes wait in a queue, so that only the first has a timer."""
         charge, _ = self._charges(network)
         if charge(0.0) <= 0:
             return
-        line = self._lines.get(network) or self._lines.setdefault(network, asyncio.Lock())
-        async with line:
+        queue = self._queues.get(network) or self._queues.setdefault(network, asyncio.Lock())
+        async with queue:
             while (wait := charge(0.0)) > 0:
                 await asyncio.sleep(wait)
             charge(HANDSHAKE_LOOP_SECONDS)
