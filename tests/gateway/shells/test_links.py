@@ -280,7 +280,7 @@ def test_a_fault_in_a_session_does_not_end_the_link(play: Any, core: Any, make_b
 def test_the_log_names_links_without_their_queries_which_may_hold_keys(
     play: Any, make_broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = set[tuple[str, str]]()
+    said = set[tuple[str, str, str]]()
 
     def note(text: str, *, protocol: str, address: str, **_more: Any) -> None:
         said.add((text, protocol, address))
