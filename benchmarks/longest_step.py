@@ -139,7 +139,7 @@ async def main() -> None:
         given: dict[str, Any] = {"data": folder, "limits": {"rates": "off"}}
         given["auth"] = {"grants": {"anonymous": ["*:*", "admin:*"]}}  # `/v1/log` is for operators
         for row in ADAPTERS:
-            given[row.name] = {name: 0 for name in row.settings.model_fields if name.endswith("port")}
+            given[row.name] = {name: 0 for name in row.settings_model.model_fields if name.endswith("port")}
         settings = settings_model(ADAPTERS)(**given)
         app = create_app(settings, ADAPTERS)
         async with app.router.lifespan_context(app):

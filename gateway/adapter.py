@@ -134,7 +134,7 @@ class Services:
     wait until this gateway accepts; *work_aside* is *work* for a callback that logs nothing and does not wait. *fact*
     logs a fact and makes it known. *access* knows the keys, for adapters whose requests can carry one.
     *answer_scheduler* gives long answers their turns. *retention_ms* tells how long messages are kept (ms; None without
-    a limit). *handshake* is how long a new connection may take to send something complete, in seconds. *tell_members*
+    a limit). *handshake_seconds* is how long a new connection may take to send something complete. *tell_members*
     tells the adapters of a protocol at other gateways of the cluster something that may be lost; see
     `Adapter.receive_from_member`.
     """
@@ -150,11 +150,11 @@ class Services:
     access: Access
     answer_scheduler: AnswerScheduler
     retention_ms: Callable[[], int | None] = lambda: None
-    handshake: float = 10.0
+    handshake_seconds: float = 10.0
     tell_members: Callable[[str, bytes], None] = lambda _protocol, _data: None
 
 
-class Flaw(NamedTuple):
+class TransferFault(NamedTuple):
     """What cannot be imported or exported, a file, a place in it or an id, and the reason."""
 
     name: str
@@ -170,8 +170,8 @@ class TransferReport:
 
     done: int = 0
     known: int = 0
-    unkept: list[Flaw] = field(default_factory=list)
-    flaws: list[Flaw] = field(default_factory=list)
+    unkept: list[TransferFault] = field(default_factory=list)
+    faults: list[TransferFault] = field(default_factory=list)
 
 
 class ProtocolFiles(ABC):
@@ -199,7 +199,7 @@ class Adapter(ABC):
 
     name: ClassVar[str]  # in metrics, records and configuration: "topic_relay"
     title: ClassVar[str]  # for people: "topic relay"
-    settings: ClassVar[type[Any]]  # a pydantic model; its section of the configuration is called *name*
+    settings_model: ClassVar[type[Any]]  # a pydantic model; its section of the configuration is called *name*
     paths: ClassVar[tuple[str, ...]] = ()  # of its WebSocket
     tables: ClassVar[str] = ""  # SQL that makes its tables in the index; it may use the view `messages`
     tables_by_record: ClassVar[tuple[str, ...]] = ()  # those whose rows have a `seq` and go with the record
@@ -214,7 +214,7 @@ class Adapter(ABC):
     principals: ClassVar[str] = "anonymous"  # a regular expression: what may follow its name in `auth.grants`
 
     def __init__(self, settings: Any, home: Installation) -> None:
-        self.options = settings
+        self.settings = settings
         self.home = home
 
     @classmethod

@@ -19,8 +19,8 @@ class GatewayFactCache:
 
     def in_use(self, facts: Sequence[Fact]) -> list[bool]:
         """Return, for each of *facts*, whether it is about an open or subscribed channel, or a peer that is present."""
-        guests = self._bus.presence.guest_numbers()
-        return [self._is_used(fact, guests) for fact in facts]
+        unconnected = self._bus.presence.numbers_without_connection()
+        return [self._is_used(fact, unconnected) for fact in facts]
 
     def forget(self, fact: Fact) -> None:
         """Remove *fact* from memory."""
@@ -36,12 +36,12 @@ class GatewayFactCache:
         """The sequence of the last appended record."""
         return self._bus.ledger.next_seq - 1
 
-    def _is_used(self, fact: Fact, guests: set[int]) -> bool:
+    def _is_used(self, fact: Fact, unconnected: set[int]) -> bool:
         match fact.kind, fact.fields:
             case "channel", {"channel": name}:
                 return self._bus.channels.in_use(name)
             case "peer", {"peer": number}:
-                return number in guests or self._bus.connection_count(number) > 0
+                return number in unconnected or self._bus.connection_count(number) > 0
             case "entity", _ if fact.protocol in self._adapters:
                 return self._adapters[fact.protocol].in_use(fact)
         return False

@@ -82,11 +82,11 @@ async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
         return _refuse(reasons)
     if (before.tls_cert is None) != (found.settings.tls_cert is None):
         return _refuse(["tls_cert: whether listeners speak TLS cannot change while they listen; restart the gateway"])
-    told = difference(gateway.access.valid_keys(), found.keys)
+    key_changes = difference(gateway.access.valid_keys(), found.keys)
     new_certificate = found.fingerprint != gateway.certificate.fingerprint
     _follow(gateway, found)
     certificate.log_validity(found.settings)
-    _say_reloaded(before, found.settings, changed, told, "new" if new_certificate else "the same")
+    _say_reloaded(before, found.settings, changed, key_changes, "new" if new_certificate else "the same")
     return True
 
 

@@ -159,7 +159,7 @@ class Gateway:
             *(self.bus, self.log, self.index, post, work, work_aside, self.sequencer.submit_fact),
             *(self.metrics, self.access, self.answer_scheduler),
             retention_ms=lambda: self.retention.limits.age,
-            handshake=self.settings.limits.handshake_seconds,
+            handshake_seconds=self.settings.limits.handshake_seconds,
             tell_members=self.membership.signalling.tell_adapters if self.membership else lambda _protocol, _data: None,
         )
 

@@ -28,7 +28,7 @@ from gateway.commands import reference
 from gateway.http.websocket.messages import PATH, decode
 from gateway.monitoring.metrics import COUNTERS, FAULT_KINDS, GAUGES, HISTOGRAMS
 from gateway.settings import config
-from gateway.settings.config import OTHERS
+from gateway.settings.config import NOT_SETTINGS
 from gateway.settings.settings import PREFIX, settings_model
 from gateway.welcome import lines_to_try
 from tests import reference_wire
@@ -199,11 +199,11 @@ def test_settings_and_variables_that_are_named_exist(path: Path) -> None:
             assert any(key == piece or key.startswith(f"{piece}.") for key in keys), piece
         for variable in re.findall(r"TRELLIS_[A-Z_]+[A-Z]", piece):
             key = variable.removeprefix(PREFIX).lower().replace("__", ".")
-            assert variable in OTHERS or any(k == key or k.startswith(f"{key}.") for k in keys), variable
+            assert variable in NOT_SETTINGS or any(k == key or k.startswith(f"{key}.") for k in keys), variable
 
 
 def test_variables_that_are_no_settings_are_documented() -> None:
-    assert all(f"`{name}`" in CONFIGURATION for name in OTHERS)
+    assert all(f"`{name}`" in CONFIGURATION for name in NOT_SETTINGS)
 
 
 def test_the_example_is_a_configuration(tmp_path: Path) -> None:

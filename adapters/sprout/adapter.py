@@ -41,7 +41,7 @@ class SproutAdapter(Adapter):
 
     name = NAME
     title = "Arbor"
-    settings = SproutSettings
+    settings_model = SproutSettings
     agreed = ("direct", "gateways", "identify", "presence")
     agreed_secrets = (KEY_FILE,)
     principals = "anonymous|peer|SHA512_B32__[A-Za-z0-9_-]+"
@@ -63,7 +63,7 @@ class SproutAdapter(Adapter):
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {each.name: getattr(each, "title", each.name) for each in bus.translators}
         name = f"Trellis {self.home.gateway_id}"
-        assembly = assemble(services, self.options, key, name, titles)
+        assembly = assemble(services, self.settings, key, name, titles)
         self.mint, self.signer, self._horizon, self._elsewhere, self.parts = assembly
         for channel in bus.channels.registered():
             self.channel_registered(channel)
@@ -91,14 +91,14 @@ class SproutAdapter(Adapter):
 
     def links(self) -> list[OutboundLink]:
         """The links to the relays that the operator configured."""
-        tls = {"verify": not self.options.insecure, "authorities": self.options.authorities}
-        return [link(peer, self.open, self.services.post, **tls) for peer in self.options.peers]
+        tls = {"verify": not self.settings.insecure, "authorities": self.settings.authorities}
+        return [link(peer, self.open, self.services.post, **tls) for peer in self.settings.peers]
 
     def open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
         """Open a session of that *kind* for *principal*."""
         refused = partial(self.services.metrics.refused, NAME)
         session = kind(self.bus, principal, self.parts, refused)
-        session.handshake = self.services.handshake
+        session.handshake = self.services.handshake_seconds
         self.parts.audience.sessions[session] = None
         return session
 
@@ -231,4 +231,4 @@ class SproutAdapter(Adapter):
 
     def listeners(self) -> list[Listener]:
         """TCP, and TLS where there is a certificate."""
-        return [Listener(NAME, self.options.port), Listener(f"{NAME}_tls", self.options.tls_port, tls=True)]
+        return [Listener(NAME, self.settings.port), Listener(f"{NAME}_tls", self.settings.tls_port, tls=True)]

@@ -21,7 +21,7 @@ from adapters.sprout.sessions.session import SproutSession
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import NodeLine, node_line
-from gateway.adapter import Flaw, ProtocolFiles, TransferReport
+from gateway.adapter import ProtocolFiles, TransferFault, TransferReport
 from gateway.core.errors import OperatorError, Unavailable
 from gateway.core.message import Form, Message, PendingForm
 from gateway.core.principal import Principal
@@ -47,30 +47,30 @@ class _SortKey(NamedTuple):
     path: Path
 
 
-def scan_grove(folder: Path) -> tuple[list[Path], list[Flaw]]:
+def scan_grove(folder: Path) -> tuple[list[Path], list[TransferFault]]:
     """The files of the grove *folder* that hold nodes, authors and parents first, and the flaws of all others."""
     places: list[_SortKey] = []
-    flaws: list[Flaw] = []
+    flaws: list[TransferFault] = []
     for path in folder.iterdir():
         if path.name.startswith(PREFIX):
             found = _read_file(path)
-            if isinstance(found, Flaw):
+            if isinstance(found, TransferFault):
                 flaws.append(found)
             else:
                 places.append(found)
     return [place.path for place in sorted(places)], sorted(flaws)
 
 
-def _read_file(path: Path) -> _SortKey | Flaw:
+def _read_file(path: Path) -> _SortKey | TransferFault:
     try:
         raw = path.read_bytes()
         node = decode(raw)
     except OSError as error:
-        return Flaw(path.name, f"it cannot be read: {error.strerror}")
+        return TransferFault(path.name, f"it cannot be read: {error.strerror}")
     except NodeError as error:
-        return Flaw(path.name, f"it holds no node: {error}")
+        return TransferFault(path.name, f"it holds no node: {error}")
     if (id := node_id(raw)) != path.name:
-        return Flaw(path.name, f"its name is wrong: it holds {id}")
+        return TransferFault(path.name, f"its name is wrong: it holds {id}")
     type = 0 if isinstance(node, Identity) else 1 if isinstance(node, Community) else 2
     return _SortKey(type, node.depth, node.created, path)
 
@@ -108,7 +108,7 @@ class Groves(ProtocolFiles):
         files, flaws = scan_grove(folder)
         raws = (path.read_bytes() for path in files)
         report = self._import((node_line(node_id(raw), raw) for raw in raws), settle)
-        report.flaws[:0] = flaws
+        report.faults[:0] = flaws
         if report == TransferReport():
             raise EmptyGrove(
                 f"there are no nodes in {folder}: the files of a grove have names that begin with {PREFIX}"
@@ -147,7 +147,7 @@ class Groves(ProtocolFiles):
                 session.data_to_send()  # discards what is announced to it
         session.receive_eof()
         settle()
-        for flaws in (report.unkept, report.flaws):  # some of these were imported later, for nodes below them
+        for flaws in (report.unkept, report.faults):  # some of these were imported later, for nodes below them
             unkept = [flaw for flaw in flaws if self._nodes.info(flaw.name) is None]
             report.done += len(flaws) - len(unkept)
             flaws[:] = unkept
@@ -197,9 +197,9 @@ def _plant(
     if taken.dropped or taken.reason == EXPIRED:
         left[line.id] = line
     if taken.reason or taken.missing:
-        report.flaws.append(Flaw(line.id, taken.reason or f"it needs {' and '.join(taken.missing)}"))
+        report.faults.append(TransferFault(line.id, taken.reason or f"it needs {' and '.join(taken.missing)}"))
     elif taken.dropped:
-        report.unkept.append(Flaw(line.id, taken.dropped))
+        report.unkept.append(TransferFault(line.id, taken.dropped))
     else:
         report.done += 1
 
@@ -207,7 +207,7 @@ def _plant(
 def _write(folder: Path, name: str, raw: bytes, report: TransferReport) -> None:
     """Write one node to a new file whose name is its id, which is checked and so cannot contain a path."""
     if not is_node_id(name) or node_id(raw) != name:
-        report.flaws.append(Flaw(name, "its id in the log is wrong"))
+        report.faults.append(TransferFault(name, "its id in the log is wrong"))
         return
     path = folder / name
     try:
@@ -218,4 +218,4 @@ def _write(folder: Path, name: str, raw: bytes, report: TransferReport) -> None:
         if path.is_file() and path.read_bytes() == raw:
             report.known += 1
         else:
-            report.flaws.append(Flaw(name, "a file of that name holds something else, and was not changed"))
+            report.faults.append(TransferFault(name, "a file of that name holds something else, and was not changed"))

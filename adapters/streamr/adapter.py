@@ -54,7 +54,7 @@ class StreamrAdapter(Adapter):
 
     name = NAME
     title = "Streamr"
-    settings = StreamrSettings
+    settings_model = StreamrSettings
     agreed = ("partitions", "streams")
     paths = ("/api/v1/ws", NETWORK, TRACKER)
     principals = "anonymous|peer|0x[0-9a-f]{40}"
@@ -87,7 +87,7 @@ class StreamrAdapter(Adapter):
         self.bridge_signer.start(services.index, services.bus.peers)
         self.streams.start(services)
         self.publishers.start(services.index)
-        self.cursors.keep_only(peer.url for peer in self.options.peers)
+        self.cursors.keep_only(peer.url for peer in self.settings.peers)
         logouts_file = BackgroundFile(self.home.secrets / logouts.LOGOUTS_FILE, self.logouts.data, services.work_aside)
         cursors_file = BackgroundFile(self.home.secrets / CURSORS_FILE, self.cursors.data, services.work_aside)
         self.logouts.on_change, self.cursors.on_change = logouts_file.save, cursors_file.save
@@ -105,7 +105,7 @@ class StreamrAdapter(Adapter):
             publishers=self.publishers,
             logins=self.logins,
             own=self.bridge_signer.keys.of("gateway", self.home.gateway_id, 0),
-            batch_verification=self.options.batch_verification,
+            batch_verification=self.settings.batch_verification,
         )
         self.parts = assemble(self.context, self.known_keys)
 
@@ -123,12 +123,12 @@ class StreamrAdapter(Adapter):
         if request.path == TRACKER:
             if not self.context.access.has_any_right(request.principal):
                 return Refusal(403, "the tracker is only for peers with some right: connect with a key")
-            return TrackerSession(self.context, self.tracker, request, self._url(request), self.options.max_outbox)
+            return TrackerSession(self.context, self.tracker, request, self._url(request), self.settings.max_outbox)
         try:
             versions = versions_of(request.query)
         except UnsupportedVersion as error:
             return Refusal(400, str(error))
-        about = self.parts, request.principal, versions, self.options.max_outbox
+        about = self.parts, request.principal, versions, self.settings.max_outbox
         if request.path == NETWORK:
             return NetworkSession(*about, nodes=self.nodes, url=self._url(request))
         session = StreamrSession(*about)
@@ -142,15 +142,15 @@ class StreamrAdapter(Adapter):
 
     def links(self) -> list[OutboundLink]:
         """The links to the brokers that the operator configured."""
-        return [link(peer, self._dialled) for peer in self.options.peers]
+        return [link(peer, self._dialled) for peer in self.settings.peers]
 
     def _dialled(self, principal: Principal, peer: StreamrPeer) -> StreamrLink:
-        return StreamrLink(self.parts, principal, peer, self.cursors, self.options.max_outbox)
+        return StreamrLink(self.parts, principal, peer, self.cursors, self.settings.max_outbox)
 
     def _url(self, request: ConnectionRequest) -> str:
         """The URL at which nodes reach this gateway."""
         scheme = "wss" if request.secure else "ws"
-        return self.options.url or f"{scheme}://{request.headers.get('host', '')[:MAX_HOST]}{NETWORK}"
+        return self.settings.url or f"{scheme}://{request.headers.get('host', '')[:MAX_HOST]}{NETWORK}"
 
     def signature_checks(self) -> Histogram:
         """How long the checks of signatures took, in seconds; each is of one signature, or of a batch."""

@@ -12,7 +12,7 @@ from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, channel_of
 from adapters.streamr.wire.message import StreamMessage, parse_message
-from gateway.adapter import Flaw, ProtocolFiles, TransferReport
+from gateway.adapter import ProtocolFiles, TransferFault, TransferReport
 from gateway.core.errors import RequestError, Unavailable
 from gateway.core.message import Message, Peer
 from gateway.core.peers import PeerRegistry
@@ -34,9 +34,9 @@ class StreamFiles(ProtocolFiles):
 
     def read(self, paths: Sequence[Path], settle: Callable[[], None]) -> TransferReport:
         """Publish the stream messages in the files *paths*."""
-        flaws: list[Flaw] = []
+        flaws: list[TransferFault] = []
         report = self._restore(_dumped(paths, flaws), settle)
-        report.flaws[:0] = flaws
+        report.faults[:0] = flaws
         return report
 
     def publish(self, entries: Iterable[Entry], settle: Callable[[], None]) -> TransferReport:
@@ -61,7 +61,7 @@ class StreamFiles(ProtocolFiles):
         channel = channel_of(message.id.stream_id, message.id.stream_partition)
 
         def refuse(error: RequestError) -> None:
-            report.flaws.append(Flaw(place, str(error)))
+            report.faults.append(TransferFault(place, str(error)))
 
         try:
             taken = self._publish_handler.publish(speaker, PublishRequest(message=message), channel, refuse)
@@ -103,17 +103,17 @@ class _Operator:
         return self.user
 
 
-def _dumped(files: Sequence[Path], flaws: list[Flaw]) -> Iterator[tuple[str, StreamMessage]]:
+def _dumped(files: Sequence[Path], flaws: list[TransferFault]) -> Iterator[tuple[str, StreamMessage]]:
     for file in files:
         try:
             for found in read_dump(file.read_bytes()):
                 place = f"{file}, message {found.number}"
                 if found.message is None:
-                    flaws.append(Flaw(place, found.fault))
+                    flaws.append(TransferFault(place, found.fault))
                 else:
                     yield place, found.message
         except (OSError, ValueError) as error:
-            flaws.append(Flaw(str(file), str(error)))
+            flaws.append(TransferFault(str(file), str(error)))
 
 
 def _logged(entries: Iterable[Entry]) -> Iterator[tuple[str, StreamMessage]]:

@@ -41,7 +41,7 @@ class Trust:
         """
         given = [token for token in tokens if token]
         for token in given:
-            if (user := self.user_of_token(token, principal.address)) is not None:
+            if (user := self.user_of_token(token, principal.network)) is not None:
                 return user
         if given and self._context.access.enabled:
             raise Unauthenticated("no such session token or API key")

@@ -69,7 +69,7 @@ class TopicRelayAdapter(Adapter):
 
     name = NAME
     title = "topic relay"
-    settings = TopicRelaySettings
+    settings_model = TopicRelaySettings
     principals = "anonymous|peer"
     paths = ("/relay", "/")
     carries = MappingProxyType(
@@ -102,14 +102,14 @@ class TopicRelayAdapter(Adapter):
         """A session for every connection to one of our paths."""
         if request.path not in self.paths:
             return Refusal(404, f"the topic relay is at {' and '.join(self.paths)}")
-        return TopicRelaySession(self.bus, request.principal, self.form, self.home.version, self.options.max_outbox)
+        return TopicRelaySession(self.bus, request.principal, self.form, self.home.version, self.settings.max_outbox)
 
     def links(self) -> list[OutboundLink]:
         """The links to the relays that the operator configured."""
-        return [link(peer, self._dialled) for peer in self.options.peers]
+        return [link(peer, self._dialled) for peer in self.settings.peers]
 
     def _dialled(self, principal: Principal, peer: RelayPeer) -> RelayLink:
-        return RelayLink(self.bus, principal, peer, self.form, self.options.max_outbox)
+        return RelayLink(self.bus, principal, peer, self.form, self.settings.max_outbox)
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
         """The topic of *channel*: its name if that is a valid topic, else a shortened name with a digest."""

@@ -13,7 +13,7 @@ from gateway.core.jsontext import dumps
 from gateway.core.member import Member
 from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
-from gateway.core.presence import TOLD_PER_REQUEST
+from gateway.core.presence import JOIN_NOTICES_PER_REQUEST
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.core.shared_ids import NO_SHARED_ID, SharedIdMatch, match_shared_id
@@ -172,7 +172,7 @@ class TopicRelaySession(Session):
         """Info: an echo with the subscribers and the names of the channel in other protocols."""
         channel = self.authorized_channel("subscribe", packet.topic)
         peers = self.others(self.bus.peers_in(channel, self))
-        self.bus.charge(self.network, len(peers) / TOLD_PER_REQUEST)
+        self.bus.charge(self.network, len(peers) / JOIN_NOTICES_PER_REQUEST)
         info = {"channel": channel} | self.bus.describe(channel) | {"version": self.version}
         self.answer(packet, peers=peers, info=info)
 

@@ -75,8 +75,8 @@ def read(path: Path, ask: AskPassphrase, take: Callable[[BackupFile, Iterator[by
             tar = stack.enter_context(tarfile.open(fileobj=packed, mode="r|", tarinfo=_Member))
             reader = _Members(tar, counted)
             listed = b"".join(reader.member(MANIFEST, None, MAX_BYTES))
-            told = b"".join(reader.member(DIGEST, None, 256))
-            if told.split()[:1] != [hashlib.sha256(listed).hexdigest().encode()]:
+            digest_line = b"".join(reader.member(DIGEST, None, 256))
+            if digest_line.split()[:1] != [hashlib.sha256(listed).hexdigest().encode()]:
                 raise BackupError("its manifest is damaged")
             manifest = decode(listed)
             for entry in manifest.files:

@@ -19,7 +19,7 @@ from gateway.storage.record import BadRecord, decode_untrusted, encode
 from .presence import Tell
 from .signals import DirectOutcome, DirectSignal
 
-WAIT: Final = 2.0  # seconds for an answer; looked at once a second
+WAIT_SECONDS: Final = 2.0  # for an answer; looked at once a second
 MAX_WAITING: Final = 10_000  # messages that are to be answered
 
 Flaw = Callable[[Message], str | None]  # why a message is not valid in its protocol; None if it is
@@ -75,7 +75,7 @@ class SharedDirects:
             answer(receivers or None)
             return
         self._last += 1
-        self._waiting[self._last] = _Waiting(message, set(members), receivers, answer, self._clock() + WAIT)
+        self._waiting[self._last] = _Waiting(message, set(members), receivers, answer, self._clock() + WAIT_SECONDS)
         line = encode(replace(message, seq=1, undelivered=()))
         for member in members:
             self._tell(DirectSignal(self._me, self._last, number, line, message.sender.name), member)

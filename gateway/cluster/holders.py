@@ -14,12 +14,12 @@ from typing import Final
 from .roster import MemberRoster, epoch_of
 from .signals import MAX_LINKS
 
-LISTEN: Final = 6.0  # seconds until the first link is taken: somewhat more than `roster.SILENT`
-CUT_OFF: Final = 4.0  # seconds without an answer of the servers, after which links are closed: below `roster.SILENT`
-HEARD: Final = 2.5  # seconds until all others have heard a member that is back, and have closed their links
-# Seconds without an answer of the servers, which answer every two seconds. After them this member may be the one that
-# was cut off, and members that it takes for gone may still be there.
-DOUBTFUL: Final = 3.0
+LISTEN_SECONDS: Final = 6.0  # until the first link is taken: somewhat more than `roster.MEMBER_SILENCE_SECONDS`
+CUT_OFF_SECONDS: Final = 4.0  # of silence of the servers that close links: below `roster.MEMBER_SILENCE_SECONDS`
+HEARD_SECONDS: Final = 2.5  # until all others have heard a member that is back, and have closed their links
+# Without an answer of the servers, which answer every two seconds. After them this member may be the one that was cut
+# off, and members that it takes for gone may still be there.
+DOUBTFUL_SECONDS: Final = 3.0
 
 
 class LinkHolders:
@@ -42,10 +42,10 @@ class LinkHolders:
     def beat(self, *, lost: bool) -> None:
         """Note whether other members were *lost*, being silent; call this once a second."""
         now = self._clock()
-        if self._silence() >= DOUBTFUL:
+        if self._silence() >= DOUBTFUL_SECONDS:
             self._doubted = now
         self._looked = now
-        if lost and self._doubted is not None and now - self._doubted < LISTEN:
+        if lost and self._doubted is not None and now - self._doubted < LISTEN_SECONDS:
             self._begun = now  # they may hold links: perhaps it was this member that was away
 
     def name(self, links: Iterable[str]) -> None:
@@ -63,10 +63,10 @@ class LinkHolders:
     def may_hold(self, link: str) -> bool:
         """Whether this member may be connected by *link* now."""
         now = self._clock()
-        if self._silence() >= CUT_OFF or now - self._looked >= CUT_OFF:
+        if self._silence() >= CUT_OFF_SECONDS or now - self._looked >= CUT_OFF_SECONDS:
             self._away = now
-        is_back = self._away is None or now - self._away >= HEARD
-        return is_back and now - self._begun >= LISTEN and self.holder(link) == self._me
+        is_back = self._away is None or now - self._away >= HEARD_SECONDS
+        return is_back and now - self._begun >= LISTEN_SECONDS and self.holder(link) == self._me
 
 
 def digest_of(link: str) -> str:

@@ -69,7 +69,7 @@ class SharedPresence:
         left, joined = list[Key](), list[PeerRow]()
         changed, self._changed = self._changed, {}
         for key in changed:
-            peer, told = self._presence.here(*key), self._told.get(key)
+            peer, told = self._presence.peer_at_this_gateway(*key), self._told.get(key)
             if peer is None and told is not None:
                 del self._told[key]
                 left.append(key)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from .batch import name_of
 from .signals import Heartbeat
 
-SILENT: Final = 5.0  # seconds without a heartbeat, after which a gateway is gone
+MEMBER_SILENCE_SECONDS: Final = 5.0  # without a heartbeat, after which a gateway is gone
 MAX_MEMBERS: Final = 256  # no more are added, so that forged heartbeats use no memory
 
 
@@ -55,7 +55,7 @@ class MemberRoster:
     def remove_silent(self) -> list[str]:
         """Forget and return the members that were silent for too long."""
         now = self._clock()
-        silent = [heartbeat.member for heard, heartbeat in self._heard.values() if now - heard > SILENT]
+        silent = [heartbeat.member for heard, heartbeat in self._heard.values() if now - heard > MEMBER_SILENCE_SECONDS]
         for member in silent:
             del self._heard[name_of(member)]
         return silent
@@ -77,7 +77,11 @@ class MemberRoster:
         """The time of day (ms since 1970) by the clock of each other member that tells it."""
         now = self._clock()
         heard = self._heard.values()
-        return [each.clock + int((now - at) * 1000) for at, each in heard if each.clock and now - at <= SILENT]
+        return [
+            each.clock + int((now - at) * 1000)
+            for at, each in heard
+            if each.clock and now - at <= MEMBER_SILENCE_SECONDS
+        ]
 
     def infos(self) -> list[MemberInfo]:
         """What is known of the others, by name."""

@@ -13,7 +13,7 @@ from .directs import Flaw, SharedDirects
 from .holders import LinkHolders
 from .presence import SharedPresence
 from .reasons import NAMESAKE, RESUMED
-from .roster import SILENT, MemberInfo, MemberRoster, epoch_of, info_of
+from .roster import MEMBER_SILENCE_SECONDS, MemberInfo, MemberRoster, epoch_of, info_of
 from .signals import (
     PROTOCOL,
     AdapterSignal,
@@ -181,12 +181,12 @@ class Signalling:
             return
         now = self._clock()
         if epoch_of(signal.member) < epoch_of(self._me):
-            if self._started is None or now - self._started <= SILENT:
+            if self._started is None or now - self._started <= MEMBER_SILENCE_SECONDS:
                 self._refuse(NAMESAKE.format(name_of(self._me)))
         elif isinstance(signal, Heartbeat):
             if self._namesake is None or self._namesake[0] != signal.member:
                 self._namesake = signal.member, now
-            elif now - self._namesake[1] > SILENT:
+            elif now - self._namesake[1] > MEMBER_SILENCE_SECONDS:
                 self._refuse(RESUMED.format(name_of(self._me)))
 
     def _hear_adapter_signal(self, signal: AdapterSignal) -> None:

@@ -27,12 +27,12 @@ from .batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batc
 from .position import Position
 from .removal import decode_removal
 
-LEASE: Final = 5.0  # seconds without a batch of the holder, after which a waiting member claims the turn; the default
-QUANTUM: Final = 0.01  # seconds that a busy gateway keeps the turn while another one wants it
-WISH: Final = 0.5  # seconds for which a wish for the turn counts; members repeat it ten times a second
+LEASE_SECONDS: Final = 5.0  # without a batch of the holder, after which a waiting member claims the turn; the default
+QUANTUM_SECONDS: Final = 0.01  # that a busy gateway keeps the turn while another one wants it
+WISH_SECONDS: Final = 0.5  # for which a wish for the turn counts; members repeat it ten times a second
 MAX_LEFT: Final = 256  # members that gave the turn up for good, and are remembered
-MAX_HOLD: Final = 0.05  # as `QUANTUM`, while requests that began in this turn are under way
-STALLED: Final = 3.0  # seconds of waiting after which publishers are refused instead of waiting
+MAX_HOLD_SECONDS: Final = 0.05  # as `QUANTUM_SECONDS`, while requests that began in this turn are under way
+STALLED_SECONDS: Final = 3.0  # of waiting after which publishers are refused instead of waiting
 MAX_AHEAD: Final = 16 << 20  # bytes that may wait for the stream; beyond it publishers are not read
 HEADER: Final = 256  # bytes that a header has at most
 
@@ -102,7 +102,7 @@ class Turn:
         transport: TurnTransport,
         clock: Callable[[], float],
         *,
-        lease: float = LEASE,
+        lease: float = LEASE_SECONDS,
     ) -> None:
         self.me = me
         self.callbacks = callbacks
@@ -204,7 +204,7 @@ class Turn:
             return
         if self._wanting is not None:
             self._ask()
-        if self.waited > STALLED:
+        if self.waited > STALLED_SECONDS:
             self._refuses = True
             self.callbacks.hold("the cluster does not answer")
         self._pass_on_if_wanted()
@@ -266,7 +266,7 @@ class Turn:
             self._removed.add(name)
 
     def _confirm(self, sent: _Sent) -> None:
-        was_full = self._ahead > MAX_AHEAD or self._clock() - sent.since > STALLED
+        was_full = self._ahead > MAX_AHEAD or self._clock() - sent.since > STALLED_SECONDS
         for entries, lines in sent.logged:
             self._ahead -= sum(map(len, lines))
             self.callbacks.confirm(entries, lines)
@@ -344,16 +344,17 @@ class Turn:
             return
         had = self._clock() - self._begun
         idle = not (self._pending or self._sent)
-        if had >= (MAX_HOLD if self.requests else QUANTUM) or (idle and not self.requests):
+        if had >= (MAX_HOLD_SECONDS if self.requests else QUANTUM_SECONDS) or (idle and not self.requests):
             self._pass(member)
         elif not self._timed:
             self._timed = True
-            self._transport.later(QUANTUM, self._pass_on_later)
+            self._transport.later(QUANTUM_SECONDS, self._pass_on_later)
 
     def _first_wanting(self) -> str | None:
         """Return the member that has waited for the turn longest; one that no longer asks for it may have ended."""
         now = self._clock()
-        while (member := next(iter(self._wanted), None)) is not None and now - self._wanted[member].heard > WISH:
+        since = now - WISH_SECONDS
+        while (member := next(iter(self._wanted), None)) is not None and self._wanted[member].heard < since:
             del self._wanted[member]
         return member
 

@@ -23,7 +23,7 @@ def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     with open_offline(settings, adapters) as here:
         report = here.files(FORMAT).read([folder], here.wait_until_idle)
     unkept = f", {len(report.unkept)} not kept" if report.unkept else ""
-    typer.echo(f"{report.done} nodes imported, {report.known} known already{unkept}, faults: {len(report.flaws)}")
+    typer.echo(f"{report.done} nodes imported, {report.known} known already{unkept}, faults: {len(report.faults)}")
     for name, reason in report.unkept:
         say(f"{visible(name)}: {visible(reason)}")
     _complain(report)
@@ -39,12 +39,12 @@ def export_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
         raise CommandError(f"cannot write {folder}: {error.strerror}") from None
     with open_offline(settings, adapters) as here:
         report = here.files(FORMAT).write(folder, here.wait_until_idle)
-    typer.echo(f"{report.done} nodes exported, {report.known} there already, faults: {len(report.flaws)}")
+    typer.echo(f"{report.done} nodes exported, {report.known} there already, faults: {len(report.faults)}")
     _complain(report)
 
 
 def _complain(report: TransferReport) -> None:
-    for name, reason in report.flaws:
+    for name, reason in report.faults:
         say(f"{visible(name)}: {visible(reason)}")
-    if report.flaws:
+    if report.faults:
         raise CommandError("faulty nodes were left out; all others are complete")

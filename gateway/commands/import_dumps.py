@@ -42,9 +42,9 @@ def import_unpublished(settings: Settings, adapters: Adapters, entries: Callable
 
 def _tell(reports: list[TransferReport], what: str) -> None:
     done, known = sum(report.done for report in reports), sum(report.known for report in reports)
-    flaws = [flaw for report in reports for flaw in (*report.unkept, *report.flaws)]
-    typer.echo(f"{done} {what} imported, {known} known already, faults: {len(flaws)}")
-    for place, reason in flaws:
+    faults = [fault for report in reports for fault in (*report.unkept, *report.faults)]
+    typer.echo(f"{done} {what} imported, {known} known already, faults: {len(faults)}")
+    for place, reason in faults:
         say(f"{visible(place)}: {visible(reason)}")
-    if flaws:
+    if faults:
         raise CommandError("faulty entries were left out; all others were imported")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +13,11 @@ from gateway.access import lastuse
 from gateway.access.auth import DEFAULT_RIGHTS, VERBS, ApiKey, KeyFile, Right
 from gateway.access.keyfile import now_ms
 from gateway.access.rights import DENY_PREFIX
+from gateway.core.durations import milliseconds_of
 
 from .common import AsJson, CommandError, ConfigFile, Data, data_directory, say, show, table, visible
 
-UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}  # ms
-MAX_DAYS = 36_500
+MAX_LIFETIME_MS = 36_500 * 86_400_000
 ADMIN = "admin:*"
 
 app = typer.Typer(
@@ -168,9 +167,12 @@ def _check(right: str) -> None:
 
 def _duration(text: str, option: str) -> int:
     """Parse a duration such as `30d`; return milliseconds."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if found is None or (ms := int(found[1]) * UNITS[found[2]]) > MAX_DAYS * UNITS["d"]:
-        raise typer.BadParameter(f"{text!r} is not a duration such as 90m, 12h or 30d", param_hint=option)
+    try:
+        ms = milliseconds_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    if ms > MAX_LIFETIME_MS:
+        raise typer.BadParameter(f"{text!r} is more than 100 years", param_hint=option)
     return ms
 
 

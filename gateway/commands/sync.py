@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 import typer
 
+from gateway.core.durations import milliseconds_of
 from gateway.core.shared_ids import is_canonical, second_id
 from gateway.reconciliation.reading import digest_of
 
 from .common import AsJson, CommandError, say, show, visible
 from .remote import DEFAULT_URL, Key, Remote, Url
-from .units import seconds_of
 
 PATH: Final = "/v1/sync"
 OCTETS, JSON, NDJSON = "application/octet-stream", "application/json", "application/x-ndjson"
@@ -232,7 +232,7 @@ def _has_digest(line: _Line) -> bool:
 def _start(since: str | None) -> int:
     """The time (ms) from which messages count, where *since* is how long ago."""
     try:
-        return 0 if since is None else max(0, int((time() - seconds_of(since)) * 1000))
+        return 0 if since is None else max(0, int(time() * 1000) - milliseconds_of(since))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-_DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -29,10 +25,3 @@ def rate(count: float | None) -> str:
 def plural(count: int, one: str, many: str | None = None) -> str:
     """Return *count* with its noun."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def seconds_of(text: str) -> int:
-    """Return the seconds that *text* such as `12h` means; raise `ValueError` if it is not a duration."""
-    if (match := _DURATION.fullmatch(text)) is None:
-        raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 12h, 7d or 2w")
-    return int(match[1]) * _SECONDS[match[2]]

@@ -3,7 +3,7 @@
 An answer that may be long is made a slice at a time, at the pace at which its reader takes it. This module decides
 whose turn it is: one slice in each turn of the loop, round-robin by network, and `LOOP_SHARE` of the loop's time for
 all of them together while messages are published. An answer also needs a slot. If none is free it waits for one; the
-network with the fewest answers under way comes first, and an answer that has waited for `MAX_WAIT` is refused.
+network with the fewest answers under way comes first, and an answer that has waited for `MAX_WAIT_SECONDS` is refused.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .watchdog import Progress
 LOOP_SHARE = 0.05  # of the loop's time that all long answers together take while messages are published
 BURST = 0.1  # seconds of the loop that they may take at once
 WRITE_SECONDS = 2e-9  # about what writing one byte takes
-QUIET = 1_000  # ms without a message after which the whole of the loop's time is free for answers
+QUIET_MS = 1_000  # without a message after which the whole of the loop's time is free for answers
 MAX_SLOTS = 256  # long answers under way at once
 MAX_SLOTS_PER_NETWORK = 32
 MAX_WAITING = 4_096  # answers that wait for a slot
 MAX_WAITING_PER_NETWORK = 512
-MAX_WAIT = 10.0  # seconds that they wait, and after which a refused client may ask again
+MAX_WAIT_SECONDS = 10.0  # that they wait, and after which a refused client may ask again
 
 Callback = Callable[[], None]
 
@@ -107,11 +107,11 @@ class AnswerScheduler:
             self._time.spend("", seconds)
 
     def has_recent_messages(self) -> bool:
-        """Whether a message was published within the last `QUIET` ms."""
+        """Whether a message was published within the last `QUIET_MS`."""
         now, seq = self._clock(), self._next_seq()
         if seq != self._last[0]:
             self._last = seq, now
-        return now - self._last[1] < QUIET
+        return now - self._last[1] < QUIET_MS
 
     def _schedule_run(self) -> None:
         if self._due or not self._slices:
@@ -166,7 +166,7 @@ class AnswerScheduler:
 
     def tick(self) -> None:
         """Refuse the slots that have waited for too long; call this once a second."""
-        since = self._seconds() - MAX_WAIT
+        since = self._seconds() - MAX_WAIT_SECONDS
         for slot in [slot for slots in self._waiting.values() for slot in slots if slot.since <= since]:
             self._remove(slot)
             slot.state = SlotState.REFUSED

@@ -23,12 +23,16 @@ from .groups import Trace
 from .member import Member
 from .message import Message, Peer
 from .peers import PeerRegistry
-from .presence import TOLD_PER_REQUEST, Presence
+from .presence import JOIN_NOTICES_PER_REQUEST, Presence
 from .principal import Principal
 from .stamper import Stamper
 from .ticking import tick_sessions
 from .watchers import Watchers
 
+SUBSCRIPTIONS_EXHAUSTED = (
+    "this connection listens to {:,} channels already, the most that limits.subscriptions allows; unsubscribe from "
+    "one, or use another connection"
+)
 MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
 
 
@@ -73,7 +77,7 @@ class Bus:
         self.gathering = Gathering(lambda run, origins: self.submit(run, origins))  # noqa: PLW0108  (it may be replaced)
         self._sessions: dict[Member, None] = {}
         self._numbers: dict[int, dict[Member, None]] = {}
-        self._addresses: Counter[str] = Counter()
+        self._networks: Counter[str] = Counter()
         self._waiting: dict[Member, None] = {}
         self.directs = DirectDelivery(self._numbers, self.gathering, self.presence.notices, stamper, metrics)
         self.direct, self.send_direct = self.directs.deliver, self.directs.send
@@ -85,7 +89,7 @@ class Bus:
         peer = self.peers.connection(session.protocol)
         self._sessions[session] = None
         self._numbers[peer.number] = {session: None}
-        self._addresses[session.principal.address] += 1
+        self._networks[session.principal.network] += 1
         self.on_join(session, peer)
         return peer
 
@@ -99,10 +103,10 @@ class Bus:
         self.watchers.discard(session)
         self._unbind(session)
         del self._numbers[session.peer.number], self._sessions[session]
-        address = session.principal.address
-        self._addresses[address] -= 1
-        if not self._addresses[address]:
-            del self._addresses[address]
+        network = session.principal.network
+        self._networks[network] -= 1
+        if not self._networks[network]:
+            del self._networks[network]
         self._waiting.pop(session, None)
 
     def bind(self, session: Member, identity: Peer) -> None:
@@ -134,7 +138,7 @@ class Bus:
 
     def session_count_from(self, address: str) -> int:
         """The number of sessions from *address*."""
-        return self._addresses[address]
+        return self._networks[address]
 
     def connection_count(self, number: int) -> int:
         """The number of connections of the peer with *number*."""
@@ -186,15 +190,15 @@ class Bus:
         if channel in session.channels:
             raise AlreadySubscribed(channel)
         if len(session.channels) >= self.subscriptions:
-            raise TooManySubscriptions(f"not more than {self.subscriptions:,} (limits.subscriptions)")
+            raise TooManySubscriptions(SUBSCRIPTIONS_EXHAUSTED.format(self.subscriptions))
         members = self._members.get(channel)
         if members is None:
             self.channels.hold(channel)
             members = self._members[channel] = {}
         others = self.presence.add_listener(channel, session.who)
         told = max(len(self._hearing.get(channel, ())), len(others) if lists else 0)
-        if told >= TOLD_PER_REQUEST:
-            self.charge(session.principal.address, told / TOLD_PER_REQUEST)
+        if told >= JOIN_NOTICES_PER_REQUEST:
+            self.charge(session.principal.network, told / JOIN_NOTICES_PER_REQUEST)
         members[session] = session.channels[channel] = None
         if session.hears_presence:
             self._hearing.setdefault(channel, {})[session] = None
@@ -365,7 +369,7 @@ class Bus:
         if self.ledger.congested:
             self.check_log()
         if self.channels.register(channel) and origin is not None:
-            self.charge(origin.principal.address, CREATION_COST)
+            self.charge(origin.principal.network, CREATION_COST)
 
     def _add_refs(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+# What a peer is told after a bug, which the program's own log describes.
+INTERNAL_ERROR = "the gateway has a fault; tell its operator, who finds the cause in the program's log"
+
 
 class RequestError(Exception):
     """A request is refused; the connection stays open."""

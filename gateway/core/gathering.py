@@ -18,11 +18,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .errors import Failed, RequestError
+from .errors import INTERNAL_ERROR, Failed, RequestError
 from .member import Member
 from .message import Message
-
-FAILED = "the gateway has a fault; its log says more"
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +96,7 @@ class Gathering:
             except Exception:  # a bug must not affect the other channels
                 logger.exception("messages could not be published; the others are")
                 for refuse in run.refusals:
-                    refuse(Failed(FAILED))
+                    refuse(Failed(INTERNAL_ERROR))
 
     def _publish_each(self, run: Gathered) -> None:
         for message, origin, refuse in zip(*run, strict=True):
@@ -109,4 +107,4 @@ class Gathering:
                 refuse(error)
             except Exception:
                 logger.exception("a message could not be published; the others are")
-                refuse(Failed(FAILED))
+                refuse(Failed(INTERNAL_ERROR))

@@ -18,8 +18,9 @@ from .notices import Notices
 
 MAX_GUESTS = 1000  # of one channel; beyond it the guest with the oldest claim leaves
 MAX_ALL_GUESTS = 10_000  # of all channels together
-NOTICES_PER_REQUEST = 8  # sessions whose notifying counts as one request: joining and leaving takes 1.5 us for each
-TOLD_PER_REQUEST = 64  # sessions whose notifying counts as one request when somebody comes: a crowd may come together
+# How many notices count as one request; each takes 1.5 us. More do when a peer joins, since a crowd may come together.
+LEAVE_NOTICES_PER_REQUEST = 8
+JOIN_NOTICES_PER_REQUEST = 64
 
 
 class PresenceClaim(NamedTuple):
@@ -101,18 +102,18 @@ class Presence:
         here = self._listens(channel, number) if claim is None else claim.until is not None
         return here or number in self._elsewhere.get(channel, ())
 
-    def here(self, channel: str, number: int) -> Peer | None:
+    def peer_at_this_gateway(self, channel: str, number: int) -> Peer | None:
         """The peer with *number*, if it is in *channel* at this gateway."""
         claim = self._claims.get(channel, {}).get(number)
         if claim is not None:
             return None if claim.until is None else claim.peer
         return self._rosters[channel].peers[number] if self._listens(channel, number) else None
 
-    def guest_numbers(self) -> set[int]:
+    def numbers_without_connection(self) -> set[int]:
         """The numbers of all guests, and of all who are present at other gateways."""
         return {number for _, number in self._guests} | {n for peers in self._elsewhere.values() for n in peers}
 
-    def guest_channels(self, number: int) -> list[str]:
+    def channels_without_connection(self, number: int) -> list[str]:
         """The channels in which the peer with *number* is a guest, or present at another gateway."""
         claimed = [name for name, claims in self._claims.items() if number in claims and self.contains(name, number)]
         return claimed + [name for name, peers in self._elsewhere.items() if number in peers]
@@ -129,8 +130,8 @@ class Presence:
         self._changed(channel, peer.number)
         return list(others.values())
 
-    def remove_listener(self, channel: str, peer: Peer, untold: Member | None = None) -> None:
-        """Record that a connection of *peer* stopped listening to *channel*; all sessions but *untold* are told."""
+    def remove_listener(self, channel: str, peer: Peer, excluded: Member | None = None) -> None:
+        """Record that a connection of *peer* stopped listening to *channel*; all sessions but *excluded* are told."""
         roster = self._rosters[channel]
         roster.remove(peer)
         if not roster.peers:
@@ -138,7 +139,7 @@ class Presence:
         if not self._listens(channel, peer.number):
             absent = self._drop_claim(channel, peer.number) is not None
             if not absent and not self.contains(channel, peer.number):
-                self._tell(channel, peer, untold, joined=False)
+                self._tell(channel, peer, excluded, joined=False)
         self._changed(channel, peer.number)
 
     def rename(self, session: Member, before: Peer) -> None:
@@ -233,10 +234,10 @@ class Presence:
         roster = self._rosters.get(channel)
         return roster is not None and number in roster.peers
 
-    def _tell(self, channel: str, peer: Peer, untold: Member | None = None, *, joined: bool) -> None:
-        """Tell the sessions in *channel* but *untold* that *peer* joined or left."""
+    def _tell(self, channel: str, peer: Peer, excluded: Member | None = None, *, joined: bool) -> None:
+        """Tell the sessions in *channel* but *excluded* that *peer* joined or left."""
         members = self._hearing.get(channel)
-        if members and untold in members:
-            members = {each: None for each in members if each is not untold}
+        if members and excluded in members:
+            members = {each: None for each in members if each is not excluded}
         if members:
             self.notices.tell(channel, peer, members, joined=joined)

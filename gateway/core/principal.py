@@ -12,5 +12,5 @@ class Principal(NamedTuple):
     """
 
     name: str
-    address: str = ""  # its network, for rate limits
+    network: str = ""  # of its address, for rate limits
     key: str = ""

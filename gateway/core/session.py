@@ -29,7 +29,7 @@ from .errors import Forbidden, ProtocolError, Throttled
 from .member import Member
 from .message import Message, Peer
 from .outbox import LOW_WATER, MAX_STREAMS, Outbox
-from .presence import NOTICES_PER_REQUEST
+from .presence import LEAVE_NOTICES_PER_REQUEST
 from .principal import Principal
 from .read_pacer import Penalty
 
@@ -214,7 +214,7 @@ class Session(Outbox, ABC):
         A connection that ends costs nothing: thousands of one network may end together. Raises `NotSubscribed`.
         """
         self.bus.unsubscribe(self, channel)
-        self.bus.charge(self.network, self.bus.listener_count(channel) / NOTICES_PER_REQUEST)
+        self.bus.charge(self.network, self.bus.listener_count(channel) / LEAVE_NOTICES_PER_REQUEST)
 
     def record_malformed(self) -> None:
         """Count input that the protocol does not allow; a peer that keeps sending it is slowed, then closed."""
@@ -228,7 +228,7 @@ class Session(Outbox, ABC):
     @property
     def network(self) -> str:
         """The network of the peer, as limits count it; empty for a link."""
-        return self.principal.address
+        return self.principal.network
 
     @property
     def held_size(self) -> int:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Iterator
 from time import perf_counter
 
+from .errors import INTERNAL_ERROR
 from .member import Member
 
 TICK_SECONDS = 0.0005  # of ticks, after which others have a turn of the loop
@@ -29,4 +30,4 @@ def _tick(session: Member, now: int) -> None:
         session.tick(now)
     except Exception:  # a bug in one session must not stop the rest
         logger.exception("a connection failed; the others go on")
-        session.close(1011, "the gateway has a fault; its log says more")
+        session.close(1011, INTERNAL_ERROR)

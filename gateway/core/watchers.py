@@ -11,6 +11,10 @@ from .errors import AlreadySubscribed, NotSubscribed, TooManySubscriptions
 from .member import Member
 
 MAX_PREFIXES = 100  # of one session
+PREFIXES_EXHAUSTED = (
+    f"this connection listens to {MAX_PREFIXES} patterns already, the most that one may have; unsubscribe from one, or "
+    "use another connection"
+)
 
 
 class Watchers:
@@ -26,7 +30,7 @@ class Watchers:
         if prefix in prefixes:
             raise AlreadySubscribed(f"{prefix}*")
         if len(prefixes) >= MAX_PREFIXES:
-            raise TooManySubscriptions(f"not more than {MAX_PREFIXES} patterns")
+            raise TooManySubscriptions(PREFIXES_EXHAUSTED)
         self.prefixes.setdefault(session, {})[prefix] = None
         self._sessions.setdefault(prefix, {})[session] = None
 

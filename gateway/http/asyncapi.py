@@ -48,7 +48,9 @@ class Endpoint(NamedTuple):
 def servers(host: str, listening: Mapping[str, str | None], *, secure: bool) -> dict[str, Any]:
     """The servers of a gateway that is reached at *host* and is *listening* on TCP there, by the listeners' names."""
     web = {WEBSOCKETS: {"host": host, "protocol": "wss" if secure else "ws"}}
-    return web | {name: {"host": place, "protocol": "tcp"} for name, place in listening.items() if place is not None}
+    return web | {
+        name: {"host": address, "protocol": "tcp"} for name, address in listening.items() if address is not None
+    }
 
 
 def document(adapters: Iterable[Described], version: str, listening: Mapping[str, str | None]) -> dict[str, Any]:
@@ -62,19 +64,21 @@ def document(adapters: Iterable[Described], version: str, listening: Mapping[str
         "operations": {name: operation for endpoint in endpoints for name, operation in _operations(endpoint)},
         "components": {
             "messages": {
-                _message_key(endpoint, said): _message(said) for endpoint in endpoints for said in endpoint.messages
+                _message_key(endpoint, message): _message(message)
+                for endpoint in endpoints
+                for message in endpoint.messages
             }
         },
     }
 
 
 def _endpoints(adapter: Described, listening: Mapping[str, str | None]) -> Iterator[Endpoint]:
-    for place, messages in adapter.wire_messages().items():
-        key = "_".join(filter(None, (adapter.name, _UNFIT.sub("_", place).strip("_"))))
-        if place in adapter.paths:
-            yield Endpoint(key, f"{adapter.title} at {place}", WEBSOCKETS, place, messages)
-        elif listening.get(place) is not None:
-            yield Endpoint(key, f"{adapter.title} on TCP", place, None, messages)
+    for endpoint_name, messages in adapter.wire_messages().items():
+        key = "_".join(filter(None, (adapter.name, _UNFIT.sub("_", endpoint_name).strip("_"))))
+        if endpoint_name in adapter.paths:
+            yield Endpoint(key, f"{adapter.title} at {endpoint_name}", WEBSOCKETS, endpoint_name, messages)
+        elif listening.get(endpoint_name) is not None:
+            yield Endpoint(key, f"{adapter.title} on TCP", endpoint_name, None, messages)
 
 
 def _channel(endpoint: Endpoint) -> dict[str, Any]:
@@ -83,30 +87,31 @@ def _channel(endpoint: Endpoint) -> dict[str, Any]:
         "title": endpoint.title,
         "servers": [{"$ref": f"#/servers/{endpoint.server}"}],
         "messages": {
-            said.name: {"$ref": f"#/components/messages/{_message_key(endpoint, said)}"} for said in endpoint.messages
+            message.name: {"$ref": f"#/components/messages/{_message_key(endpoint, message)}"}
+            for message in endpoint.messages
         },
     }
 
 
 def _operations(endpoint: Endpoint) -> Iterator[tuple[str, dict[str, Any]]]:
     for action, chosen in (
-        ("receive", [said for said in endpoint.messages if said.received]),
-        ("send", [said for said in endpoint.messages if said.sent]),
+        ("receive", [message for message in endpoint.messages if message.received]),
+        ("send", [message for message in endpoint.messages if message.sent]),
     ):
         yield (
             f"{endpoint.key}_{action}",
             {
                 "action": action,
                 "channel": {"$ref": f"#/channels/{endpoint.key}"},
-                "messages": [{"$ref": f"#/channels/{endpoint.key}/messages/{said.name}"} for said in chosen],
+                "messages": [{"$ref": f"#/channels/{endpoint.key}/messages/{message.name}"} for message in chosen],
             },
         )
 
 
-def _message_key(endpoint: Endpoint, said: WireMessage) -> str:
-    return f"{endpoint.key}.{said.name}"
+def _message_key(endpoint: Endpoint, message: WireMessage) -> str:
+    return f"{endpoint.key}.{message.name}"
 
 
-def _message(said: WireMessage) -> dict[str, Any]:
-    summary = {"summary": said.summary} if said.summary else {}
-    return {"name": said.name, **summary, "contentType": said.media_type, "payload": dict(said.schema)}
+def _message(message: WireMessage) -> dict[str, Any]:
+    summary = {"summary": message.summary} if message.summary else {}
+    return {"name": message.name, **summary, "contentType": message.media_type, "payload": dict(message.schema)}

@@ -93,7 +93,7 @@ class Caller:
 
     def charge(self, requests: float) -> None:
         """Charge the caller's network for so many *requests*."""
-        self.gateway.charge(self.principal.address, requests)
+        self.gateway.charge(self.principal.network, requests)
 
     def charge_creation(self, channel: str) -> None:
         """Charge the request for *channel*, which it is about to use, if there is none yet."""
@@ -103,7 +103,7 @@ class Caller:
     def charge_malformed(self, size: int) -> None:
         """Charge the network of the caller for *size* bytes of malformed input."""
         if (read_pacer := self.gateway.bus.read_pacer) is not None:
-            read_pacer.charge_malformed_body(self.principal.address, size)
+            read_pacer.charge_malformed_body(self.principal.network, size)
 
     async def paced_response(self, slices: Iterator[bytes], media_type: str, verb: str, channel: str) -> Response:
         """The response that carries *slices*, at the caller's pace and while it may *verb* on *channel*.
@@ -112,7 +112,7 @@ class Caller:
         """
         gateway, ask = self.gateway, partial(self.authorize, verb, channel)
         return await paced_response(
-            gateway.answer_scheduler, gateway.budget, self.principal.address, slices, media_type, ask
+            gateway.answer_scheduler, gateway.budget, self.principal.network, slices, media_type, ask
         )
 
     def resolve_channel(self, verb: str, segment: str, *, paced: bool = True) -> str:
@@ -178,7 +178,7 @@ def admit_request(gateway: Gateway, request: HTTPConnection) -> str:
     if (reason := gateway.access.origin_refusal(headers.get("origin"), headers.get("host"))) is not None:
         raise Problem("foreign-origin", reason)
     address = network_of(request)
-    if gateway.throttle is not None and (wait := gateway.throttle.take_address(address)):
+    if gateway.throttle is not None and (wait := gateway.throttle.take_network(address)):
         raise Throttled(wait)
     return address
 

@@ -303,7 +303,7 @@ def open_stream(caller: Caller, selection: Selection, after: int | None) -> Even
     """Start a stream; raise `Problem` 503 if there are too many connections, or if the caller may not hear it all."""
     gateway = caller.gateway
     caller.check_missed(selection, after)
-    if (reason := gateway.admission.capacity_error(caller.principal.address)) is not None:
+    if (reason := gateway.admission.capacity_error(caller.principal.network)) is not None:
         raise Problem("too-many-connections", reason, {"Retry-After": "10"})
     gateway.metrics.count("connections", REST)
     return EventStream(EventSession(gateway, caller, selection, after))

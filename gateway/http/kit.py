@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 BODY_CUT_OFF = "the body was cut off"
 LOGGED = "trellis.logged"  # in the scope of a request in a cluster: called once all that it logs was logged
-INTERNAL_ERROR = "the gateway has a fault; its log says more"
 
 logger = structlog.get_logger("trellis")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from gateway.core.jsontext import check, dumps, one_line
+from gateway.core.jsontext import check, dumps, find_reply_id, one_line
 
 from .problems import Problem, shortened
 
@@ -66,7 +66,7 @@ def parse_content(body: bytes) -> ParsedContent:
     if not text:
         raise Problem("malformed-content", "the body is empty; send one JSON value, or text as text/plain")
     try:
-        return ParsedContent(one_line(text), check(text))
+        return ParsedContent(one_line(text), find_reply_id(text))
     except ValueError as error:
         raise Problem(
             "malformed-content", f"the content is not one JSON value: {error}; send text as text/plain"

@@ -17,7 +17,7 @@ import anyio
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.core.answer_scheduler import MAX_WAIT, WRITE_SECONDS, AnswerScheduler, AnswerSlot, SlotState
+from gateway.core.answer_scheduler import MAX_WAIT_SECONDS, WRITE_SECONDS, AnswerScheduler, AnswerSlot, SlotState
 from gateway.core.budget import Budget
 from gateway.core.errors import RequestError, Throttled
 from gateway.core.outbox import LOW_WATER
@@ -94,7 +94,7 @@ async def _slot(scheduler: AnswerScheduler, network: str) -> AnswerSlot:
         slot.release()
         raise
     if slot.state is SlotState.REFUSED:
-        raise Throttled(MAX_WAIT)
+        raise Throttled(MAX_WAIT_SECONDS)
     return slot
 
 

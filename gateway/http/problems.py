@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from gateway.core.channels import MAX_NAME, valid_name
 from gateway.core.directs import direct_outcome_unknown
 from gateway.core.errors import (
+    INTERNAL_ERROR,
     Conflict,
     Failed,
     Forbidden,
@@ -33,7 +34,7 @@ from gateway.core.jsontext import dumps
 from gateway.core.message import REST, Message
 
 from .bodies import BodyRefused, network_of
-from .kit import BODY_CUT_OFF, INTERNAL_ERROR, report_bug, retry_after
+from .kit import BODY_CUT_OFF, report_bug, retry_after
 from .problem_types import CODE_OF_STATUS, PROBLEM_TYPES, uri
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "application/problem+json"
 
-NAME_RULE = f"a name has 1 to {MAX_NAME} characters, no control characters and no /@"
+NAME_RULE = f"a name has 1 to {MAX_NAME} characters, no control characters, and no `/` directly before `@`"
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -108,7 +109,9 @@ def direct_refusal(message: Message, number: int, delivered: int | None) -> Requ
     if message.undelivered:
         unfit = ", ".join(message.undelivered)
         return Problem("undeliverable", f"peer {number} cannot get it: too long for {unfit}; send less")
-    return Problem("unknown-peer", f"peer {number} is not in {message.channel!r}; GET its /peers lists the peers in it")
+    return Problem(
+        "unknown-peer", f"peer {number} is not in {message.channel!r}; GET /v1/channels/{{channel}}/peers lists them"
+    )
 
 
 def _outcome_unknown(error: OutcomeUnknown) -> Problem:

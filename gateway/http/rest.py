@@ -293,7 +293,10 @@ class Rest:
         caller.charge(whois.COST)
         found = await whois.report(caller, number)
         if found is None:
-            raise Problem("unknown-peer", f"there is no peer {number}; GET a channel's /peers lists the peers in it")
+            raise Problem(
+                "unknown-peer",
+                f"there is no peer {number}; GET /v1/channels/{{channel}}/peers lists those in a channel",
+            )
         return views.json_response(found)
 
     # What they need

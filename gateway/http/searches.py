@@ -32,6 +32,6 @@ class Searches:
             raise Problem("search-disabled", DISABLED)
         asked = query.search
         caller.charge(COST)
-        async with self._queue.turn(caller.principal.address):
+        async with self._queue.turn(caller.principal.network):
             call = partial(texts.search, self._gateway.index.path, asked, query.limit + 1)
             query.places = await anyio.to_thread.run_sync(call)

@@ -96,8 +96,8 @@ class Sync:
         """
         caller, names = await self._begin(request, channels, channel)
         async with self._body(request, MAX_MESSAGE) as body:
-            said = await self._sets.use(caller.principal.address, names, partial(_answer, message=bytes(body.data)))
-        return Response(said, media_type=OCTETS)
+            answer = await self._sets.use(caller.principal.network, names, partial(_answer, message=bytes(body.data)))
+        return Response(answer, media_type=OCTETS)
 
     async def differences(self, request: Request, channels: Selected = [], channel: Names = []) -> Response:  # noqa: B006
         """Compare some channels with what another gateway answered (right: `history`).
@@ -109,13 +109,13 @@ class Sync:
         async with self._body(request, MAX_MESSAGE) as body:
             async with body.turn():
                 asked = _parse(bytes(body.data), Compare)
-            said = None if asked.message is None else _bytes(asked.message)
+            message = None if asked.message is None else _bytes(asked.message)
             found = await self._sets.use(
-                caller.principal.address, names, partial(_compare, message=said, since=asked.since)
+                caller.principal.network, names, partial(_compare, message=message, since=asked.since)
             )
-        message = None if found.next is None else b64encode(found.next).decode()
+        following = None if found.next is None else b64encode(found.next).decode()
         have, need = [id_of(item).hex() for item in found.have], [id.hex() for id in found.need]
-        return views.json_response({"message": message, "have": have, "need": need})
+        return views.json_response({"message": following, "have": have, "need": need})
 
     async def export(self, request: Request, channels: Selected = [], channel: Names = []) -> Response:  # noqa: B006
         """Get messages of some channels by the ids that a comparison found, for another gateway (right: `history`).
@@ -127,7 +127,7 @@ class Sync:
         async with self._body(request, MAX_MESSAGE) as body:
             async with body.turn():
                 ids = set(map(_id, _parse(bytes(body.data), Wanted).ids))
-            places = await self._sets.use(caller.principal.address, names, partial(_places, ids=ids))
+            places = await self._sets.use(caller.principal.network, names, partial(_places, ids=ids))
         lines, size, charged_size, given = list[bytes](), 0, 0, set[bytes]()
         for count, seq in enumerate(places):
             if size >= MAX_LINES:

@@ -6,14 +6,13 @@ import re
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from gateway.core.durations import EXAMPLES, milliseconds_of
 from gateway.storage.lookup import TimeCursor
 
 from .problems import Problem, shortened
 
 MAX_TIME: Final = 1 << 61  # ms; beyond every author's time
-UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}  # ms
 
-_DURATION: Final = re.compile(r"([0-9]{1,9})([smhdw])")
 _MILLISECONDS: Final = re.compile(r"-?[0-9]{1,15}")
 _CURSOR: Final = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,18})")
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -54,11 +53,11 @@ def parse_cursor(text: str | None) -> TimeCursor | None:
 
 
 def _duration(text: str) -> int:
-    if (match := _DURATION.fullmatch(text)) is None:
-        raise Problem(
-            "invalid-parameter", f"since: {shortened(text)} is not a duration such as 90s, 10m, 12h, 7d or 2w"
-        )
-    return int(match[1]) * UNITS[match[2]]
+    try:
+        return milliseconds_of(text)
+    except ValueError:
+        detail = f"since: {shortened(text)} is not a duration such as {EXAMPLES}"
+        raise Problem("invalid-parameter", detail) from None
 
 
 def _time(name: str, text: str | None) -> int | None:

@@ -64,7 +64,7 @@ async def _channels_of(caller: Caller, number: int, connections: list[Member]) -
     """Return by name the channels in which the peer with *number* is present, of those that *caller* may know."""
     presence = caller.gateway.bus.presence
     listening = (channel for session in connections for channel in list(session.channels))
-    near = list(dict.fromkeys([*presence.guest_channels(number), *islice(listening, MAX_SEARCHED)]))
+    near = list(dict.fromkeys([*presence.channels_without_connection(number), *islice(listening, MAX_SEARCHED)]))
     here = []
     for count, channel in enumerate(near, 1):
         if presence.contains(channel, number) and caller.may_know(channel):

@@ -47,7 +47,7 @@ class SharedValue:
     async def run(self) -> None:
         """Poll the value until cancelled."""
         while True:
-            with suppress(Error, OSError, TimeoutError):
+            with suppress(Error, OSError):
                 await self._exchange()
             with suppress(TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS):

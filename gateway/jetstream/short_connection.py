@@ -26,7 +26,7 @@ async def short_connection(settings: JetStreamSettings) -> AsyncIterator[Client]
     try:
         await client.connect(allow_reconnect=False, connect_timeout=CONNECT_SECONDS, error_cb=_raised, **options)
         yield client
-    except (Error, OSError, TimeoutError) as error:
+    except (Error, OSError) as error:
         raise UnfitStream(refusal(error) or str(error) or type(error).__name__) from None
     finally:
         with suppress(TimeoutError):

@@ -165,7 +165,7 @@ class JetStream:
             sending.close()
 
     async def _send_signal(self, data: bytes, to: str) -> None:
-        with suppress(Error, OSError, TimeoutError):
+        with suppress(Error, OSError):
             await self._client.publish(signal_subject(self._settings.name, to), data)
 
     async def _signal_received(self, message: Msg) -> None:
@@ -214,7 +214,7 @@ class JetStream:
                 tasks.create_task(self._watch())
                 tasks.create_task(self._leave())
         finally:
-            with suppress(Error, OSError, TimeoutError):
+            with suppress(Error, OSError):
                 async with asyncio.timeout(CLOSE_SECONDS):  # asyncio waits for a minute after a TLS handshake failed
                     await self._client.close()
 
@@ -232,7 +232,7 @@ class JetStream:
         """
         manager = JetStreamManager(self._client)
         while True:
-            with suppress(Error, OSError, TimeoutError):
+            with suppress(Error, OSError):
                 await self._look(manager)
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -337,7 +337,7 @@ class JetStream:
         while True:
             try:
                 await attempt()
-            except (Error, OSError, TimeoutError) as error:
+            except (Error, OSError) as error:
                 await self._note(error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
@@ -359,7 +359,7 @@ class JetStream:
         name = self._settings.name
         try:
             acknowledged = await self._context.publish(subject(name), item.data, ACK_SECONDS, name)
-        except (Error, OSError, TimeoutError) as error:
+        except (Error, OSError) as error:
             await self._note(error)
             self._window.failed()
         else:

@@ -14,7 +14,7 @@ from gateway.storage.log import Log
 from gateway.storage.record import Entry
 from gateway.storage.segments import Segments, parse_header
 
-from .transport import TICK, CannotJoin, ClusterTransport
+from .transport import TICK_SECONDS, CannotJoin, ClusterTransport
 
 # Much is indexed before the turn is wanted, and again what came meanwhile: all others would wait for that.
 MAX_UNINDEXED: Final = 10_000  # records that may be indexed in the first turn, half a second
@@ -77,7 +77,7 @@ def _want(turn: Turn, agreement: Agreement, clock: Callable[[], float], asked: f
 
 def _do_next(turn: Turn, transport: ClusterTransport) -> None:
     """Do what is due next, or look at the time."""
-    if (call := transport.receive(TICK)) is not None:
+    if (call := transport.receive(TICK_SECONDS)) is not None:
         call()
     else:
         turn.tick()

@@ -26,10 +26,10 @@ from gateway.cluster.bookmark import Bookmark
 from gateway.cluster.lag import Lag, LagMeter
 from gateway.cluster.log_comparison import LogComparison, records_of
 from gateway.cluster.reasons import ELSEWHERE, LOG_DIFFERS, QUIET, REMOVED, STRAY, STREAM_DAMAGED
-from gateway.cluster.roster import SILENT as SILENCE
+from gateway.cluster.roster import MEMBER_SILENCE_SECONDS
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat
-from gateway.cluster.turn import LEASE, STALLED, Turn
+from gateway.cluster.turn import LEASE_SECONDS, STALLED_SECONDS, Turn
 from gateway.core.bus import Bus
 from gateway.core.directs import first_direct_number
 from gateway.core.errors import Unavailable
@@ -41,14 +41,14 @@ from gateway.storage.record import Entry, Fact
 from .joining import join
 from .log_reading import LogReading
 from .remote_entries import ForeignEntries
-from .transport import TICK, Call, CannotJoin, ClusterTransport
+from .transport import TICK_SECONDS, Call, CannotJoin, ClusterTransport
 
 LEAVE_SECONDS: Final = 5.0  # to give it up
 NUMBERS: Final = 1 << 16  # peer numbers that are reserved at once, since none can be reserved while others accept
 SLICE_SECONDS: Final = 0.01  # after which other things get the loop
 SAVE_SECONDS: Final = 60.0
-SILENT: Final = 10.0  # seconds without an answer of the servers, also if no request waits for one
-LAGGING: Final = 10.0  # seconds behind the cluster, after which the gateway is not ready
+SERVERS_SILENCE_SECONDS: Final = 10.0  # without an answer of the servers, also if no request waits for one
+LAGGING_SECONDS: Final = 10.0  # behind the cluster, after which the gateway is not ready
 KEEP_TIME: Final = "synchronise it with NTP; until then messages get the time of the other members"
 FILE: Final = "stream-position.json"  # in the data directory
 DAMAGED: Final = "log-damaged.txt"  # there as well: why this log is not to be used
@@ -75,7 +75,7 @@ class Membership:
         transport: ClusterTransport,
         clock: Callable[[], float] = monotonic,
         *,
-        lease: float = LEASE,
+        lease: float = LEASE_SECONDS,
         terms: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.transport = transport
@@ -130,8 +130,8 @@ class Membership:
         """The time by the clocks of other members, and of the server, which counts if there are others."""
         times, (time, read) = self.signalling.roster.times(), self.transport.time
         heard = self.turn.heard_other
-        others = times or (heard is not None and self._clock() - heard <= SILENCE)
-        if others and time and (since := monotonic() - read) <= SILENCE:
+        others = times or (heard is not None and self._clock() - heard <= MEMBER_SILENCE_SECONDS)
+        if others and time and (since := monotonic() - read) <= MEMBER_SILENCE_SECONDS:
             times.append(time + int(since * 1000))
         return times
 
@@ -165,7 +165,7 @@ class Membership:
             self._reading.stop()
         end = self._clock() + LEAVE_SECONDS
         while not self.turn.leave() and self._clock() < end:
-            if (call := self.transport.receive(TICK)) is not None:
+            if (call := self.transport.receive(TICK_SECONDS)) is not None:
                 self._run(call)
             else:
                 self.turn.tick()
@@ -235,9 +235,9 @@ class Membership:
         """Why this gateway does not accept, or is behind; None if that is only for a moment."""
         status = self.transport.status()
         waited, silence = self.turn.waited, status.silence
-        if waited > STALLED or silence > SILENT:
+        if waited > STALLED_SECONDS or silence > SERVERS_SILENCE_SECONDS:
             return f"the cluster has not answered for {max(waited, silence):.0f} s: {status.error or QUIET}"
-        if (lag := self.lag).seconds > LAGGING:
+        if (lag := self.lag).seconds > LAGGING_SECONDS:
             return f"the gateway has been behind the cluster for {lag.seconds:.0f} s, by {lag.records:,} records"
         return None
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gateway.jetstream.reader import StreamEntry
     from gateway.jetstream.status import JetStreamStatus
 
-TICK: Final = 0.1  # seconds
-ANSWERED: Final = 4.0  # seconds since the last answer of the servers, after which they do not answer
+TICK_SECONDS: Final = 0.1
+ANSWERED_SECONDS: Final = 4.0  # since the last answer of the servers, after which they do not answer
 MAX_UNHEARD: Final = 32 << 20  # bytes of signals that wait for the gateway; beyond it they are lost
 
 Call = Callable[[], object]
@@ -138,7 +138,7 @@ class JetStreamTransport:
     def answers(self) -> bool:
         """Whether the servers answered lately, who are asked every two seconds."""
         status = self._stream.status()
-        return status.connected and status.silence < ANSWERED
+        return status.connected and status.silence < ANSWERED_SECONDS
 
     def put_value(self, name: str, data: bytes, version: int) -> None:
         """Replace the shared value *name* of *version*."""
@@ -174,7 +174,7 @@ class JetStreamTransport:
 
     def _tick(self) -> None:
         self._put(self._on_tick)
-        self._stream.later(TICK, self._tick)
+        self._stream.later(TICK_SECONDS, self._tick)
 
     # On the gateway's loop
 

@@ -31,7 +31,7 @@ class AccessLog:
         self._opened[session] = monotonic()
         if self.enabled:
             principal = session.principal
-            about = {"peer": peer.number, "network": principal.address, "principal": principal.name}
+            about = {"peer": peer.number, "network": principal.network, "principal": principal.name}
             _write("connection opened", session.protocol, protocol=session.protocol, **about)
 
     def closed(self, session: Member) -> None:
@@ -44,7 +44,7 @@ class AccessLog:
                 session.protocol,
                 protocol=session.protocol,
                 peer=session.peer.number,
-                network=session.principal.address,
+                network=session.principal.network,
                 seconds=round(monotonic() - began, 3),
                 reason="the other side ended it" if close is None else close.reason,
                 **({} if close is None else {"code": close.code}),

@@ -6,12 +6,14 @@ A configuration with any fault is refused, and every fault is named by its key.
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from gateway.adapter import Adapter
 from gateway.core.errors import OperatorError
@@ -21,7 +23,7 @@ from .settings import PREFIX, Settings, settings_model
 from .validation import validate_settings
 
 # Variables that are not settings: for the commands that talk to a gateway, and for the test suite.
-OTHERS = frozenset(
+NOT_SETTINGS = frozenset(
     {
         *("TRELLIS_URL", "TRELLIS_KEY", "TRELLIS_REMOTE_KEY"),
         *("TRELLIS_FUZZ", "TRELLIS_SOAK", "TRELLIS_REQUIRE_INTEROP"),
@@ -40,7 +42,10 @@ class BadConfiguration(OperatorError):
 def load(
     adapters: Collection[type[Adapter]], file: Path | None = None, flags: Mapping[str, Any] | None = None
 ) -> Settings:
-    """Read the configuration; raises `BadConfiguration` with every fault."""
+    """Read the configuration; raises `BadConfiguration` with every fault.
+
+    A file or a variable that cannot be parsed hides the faults of all values.
+    """
     faults: list[str] = []
     if file is not None and not file.is_file():
         raise BadConfiguration([f"--config: {file} is not a file"])
@@ -50,8 +55,10 @@ def load(
         settings = model(**_nested(flags or {}))
     except ValidationError as error:
         faults += [_fault(dict(e), model) for e in error.errors()]
-    except ValueError as error:  # the file is no TOML, or a variable no JSON
-        faults.append(f"{file or 'environment'}: {error}")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        faults.append(f"{file}: not valid TOML: {error}")
+    except SettingsError as error:  # a variable is no JSON
+        faults.append(f"environment: {error}; write JSON, or one variable for each value, such as {PREFIX}SPROUT__PORT")
     else:
         faults += validate_settings(settings, adapters)
     if faults:
@@ -74,7 +81,7 @@ def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unknown_variables(model: type[Settings]) -> list[str]:
     known = {name.upper() for name in model.model_fields}
-    names = [name for name in os.environ if name.startswith(PREFIX) and name not in OTHERS]
+    names = [name for name in os.environ if name.startswith(PREFIX) and name not in NOT_SETTINGS]
     unknown = [name for name in names if name.removeprefix(PREFIX).split("__")[0].upper() not in known]
     keys = [PREFIX + key.upper().replace(".", "__") for key in _keys(model)] if unknown else []
     return [_no_such(name, keys) for name in sorted(unknown)]

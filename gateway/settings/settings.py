@@ -35,7 +35,9 @@ class Section(BaseModel):
 
 def _check_names(names: Iterable[str]) -> None:
     if bad := [name for name in names if not valid_name(name)]:
-        raise ValueError(f"not channel names (1 to 255 characters, no control characters, no '/@'): {bad}")
+        raise ValueError(
+            f"not channel names (1 to 255 characters, no control characters, no '/' directly before '@'): {bad}"
+        )
 
 
 class ChannelSettings(Section):
@@ -203,7 +205,9 @@ def settings_model(adapters: Iterable[type[Adapter]], file: Path | None = None) 
 
 @lru_cache(16)  # the configuration is read again at each SIGHUP
 def _model(adapters: tuple[type[Adapter], ...], file: Path | None) -> type[Settings]:
-    sections: dict[str, Any] = {adapter.name: (adapter.settings, adapter.settings()) for adapter in adapters}
+    sections: dict[str, Any] = {
+        adapter.name: (adapter.settings_model, adapter.settings_model()) for adapter in adapters
+    }
     model = create_model("Settings", __base__=Settings, **sections)
     model.model_config["toml_file"] = file
     return model

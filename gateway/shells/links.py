@@ -84,7 +84,8 @@ class Dialler:
         if permitted == self._permitted:
             return
         self._permitted, self._failures, self._since = permitted, 0, self._clock()
-        logger.info("a link is taken" if permitted else "a link is let go", address=self.link.shown)
+        event = "this gateway holds the link now" if permitted else "another member holds the link now"
+        logger.info(event, protocol=self.protocol, address=self.link.shown)
         if self._attempt is not None and not permitted:
             self._attempt.cancel()
         if self._waiting is not None and permitted:
@@ -124,13 +125,13 @@ class Dialler:
             with anyio.fail_after(HANDSHAKE_SECONDS):
                 stream = await self._connect()
                 wire = await self._open(stream, turns)
-        except (*DISCONNECTED, TimeoutError, ssl.SSLError, ssl.CertificateError) as error:
+        except DISCONNECTED as error:
             self._error = describe_error(error)
             return
         try:
             await self._serve(stream, wire, turns)
         except* Exception as error:  # a bug in one session must not affect the others, even during shutdown
-            logger.exception("a link failed; the others go on", address=self.link.shown)
+            logger.exception("a link failed; the others go on", protocol=self.protocol, address=self.link.shown)
             self._error = repr(error)
         finally:
             self._session, self._since = None, self._clock()

@@ -22,6 +22,7 @@ from .serve import DISCONNECTED, HANDSHAKE_SECONDS, LINGER_SECONDS, StreamWire, 
 
 BACKLOG = 4096  # connections that the kernel queues until they are accepted
 ACCEPT_RETRY_SECONDS = 0.1  # after a failure to accept, which usually means that no file descriptor is left
+CANNOT_ACCEPT = "a connection could not be accepted; trying again: %s; raise the limit of open files if this repeats"
 
 Accept = Callable[[str], Session | Refusal]  # from the address of a peer to its session, or a reason for none
 
@@ -43,7 +44,7 @@ def _network_of(address: str, _number: int) -> str:
 
 
 class Handshakes(NamedTuple):
-    """How TLS handshakes are made: with which *context*, within how many *seconds*, and how many at once.
+    """How TLS handshakes are made: with which *context*, within *timeout_seconds*, and how many at once.
 
     *network_of* returns the network that a connection counts for, by its address and a number of its own; the
     *read_pacer* charges it for the time that handshakes and decrypting take.
@@ -51,7 +52,7 @@ class Handshakes(NamedTuple):
 
     context: ssl.SSLContext
     limit: HandshakeLimit | None = None
-    seconds: float = HANDSHAKE_SECONDS
+    timeout_seconds: float = HANDSHAKE_SECONDS
     read_pacer: ReadPacer | None = None
     network_of: Callable[[str, int], str] = _network_of
 
@@ -93,7 +94,7 @@ class _TcpServer:
             except anyio.ClosedResourceError:
                 return
             except (OSError, anyio.BrokenResourceError) as error:  # which one depends on the loop
-                logger.warning("cannot accept: %s", error.__cause__ or error)  # anyio's own text is empty
+                logger.warning(CANNOT_ACCEPT, error.__cause__ or error)  # anyio's own text is empty
                 await anyio.sleep(ACCEPT_RETRY_SECONDS)
             else:
                 self._tasks.start_soon(self._serve, stream)
@@ -133,7 +134,7 @@ class _TcpServer:
         if tls.limit is not None and tls.limit.enter(address) is not None:
             return None
         try:
-            with anyio.fail_after(tls.seconds):
+            with anyio.fail_after(tls.timeout_seconds):
                 return StreamWire(await TLSStream.wrap(stream, server_side=True, ssl_context=tls.context), turns)
         except DISCONNECTED:
             return None

@@ -17,12 +17,10 @@ from itertools import count
 from weakref import WeakValueDictionary
 
 from .serve import LINGER_SECONDS
-from .tcp_server import ACCEPT_RETRY_SECONDS, Handshakes
+from .tcp_server import ACCEPT_RETRY_SECONDS, CANNOT_ACCEPT, Handshakes
 from .tls_records import Charge, accept_tls
 
-HANDSHAKE_ERRORS = (OSError, asyncio.TimeoutError)  # `ssl.SSLError` is an OSError
-
-HANDSHAKE_SECONDS = 0.0003  # of the loop that a handshake takes at least; the rest is charged when it is done
+HANDSHAKE_LOOP_SECONDS = 0.0003  # of the loop that a handshake takes at least; the rest is charged when it is done
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +36,11 @@ class TlsServer:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
-        self._context, self._handshake_limit, self._seconds = handshakes.context, handshakes.limit, handshakes.seconds
+        self._context, self._timeout_seconds = handshakes.context, handshakes.timeout_seconds
+        self._handshake_limit = handshakes.limit
         self._network_of, self._read_pacer = handshakes.network_of, handshakes.read_pacer
         self._numbers = count()
-        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by network
+        self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by network
         self._protocol_factory = protocol_factory
         self._handshakes: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
@@ -60,7 +59,7 @@ class TlsServer:
             try:
                 peer, address = await self._loop.sock_accept(self._listener)
             except OSError as error:
-                logger.warning("cannot accept: %s", error)
+                logger.warning(CANNOT_ACCEPT, error)
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
             if self._handshake_limit is not None and self._handshake_limit.enter(address[0]) is not None:
@@ -80,10 +79,10 @@ class TlsServer:
                 self._protocol_factory(),
                 self._context,
                 self._charges(network),
-                ssl_handshake_timeout=self._seconds,
+                ssl_handshake_timeout=self._timeout_seconds,
                 ssl_shutdown_timeout=LINGER_SECONDS,
             )
-        except HANDSHAKE_ERRORS:
+        except OSError:  # also a TimeoutError or an SSLError
             with suppress(OSError):
                 peer.close()
         finally:
@@ -91,15 +90,15 @@ class TlsServer:
                 self._handshake_limit.leave(address)
 
     async def _wait_for_turn(self, network: str) -> None:
-        """Wait until *network* may use the loop; its handshakes wait in line, so that only the first has a timer."""
+        """Wait until *network* may use the loop; its handshakes wait in a queue, so that only the first has a timer."""
         charge, _ = self._charges(network)
         if charge(0.0) <= 0:
             return
-        line = self._lines.get(network) or self._lines.setdefault(network, asyncio.Lock())
-        async with line:
+        queue = self._queues.get(network) or self._queues.setdefault(network, asyncio.Lock())
+        async with queue:
             while (wait := charge(0.0)) > 0:
                 await asyncio.sleep(wait)
-            charge(HANDSHAKE_SECONDS)
+            charge(HANDSHAKE_LOOP_SECONDS)
 
     def _charges(self, network: str) -> tuple[Charge, Charge]:
         """How *network* is charged for handshakes, and for long reads."""

@@ -1,9 +1,9 @@
 """Shares an event loop between light connections, which go first, and busy ones.
 
 A connection that uses more than `SHARE` of the loop is busy. The input of busy connections, and each long read, is
-handled in portions: all busy connections together get one portion of about `TURN` in each iteration of the loop,
-beginning with the one that has used least lately. Light connections are served before that, so they wait for the rest
-of one portion at most. While only busy connections have input, a portion is `LONG_TURN`.
+handled in portions: all busy connections together get one portion of about `TURN_SECONDS` in each iteration of the
+loop, beginning with the one that has used least lately. Light connections are served before that, so they wait for the
+rest of one portion at most. While only busy connections have input, a portion is `LONG_TURN_SECONDS`.
 
 The long reads of light connections come before the portions of busy ones in all iterations but one in `BUSY_FIRST`,
 the shortest first: a few kilobytes do not wait behind megabytes that hundreds of others send at the same time.
@@ -22,20 +22,20 @@ from gateway.core.watchdog import Progress
 
 from .cpu_time import CpuClock, CpuTime, cpu_time
 
-TURN = 0.0005  # seconds that all busy connections together get of an iteration of the loop while light ones have input
-LONG_TURN = 0.002  # the same while light connections have no input
+TURN_SECONDS = 0.0005  # that all busy connections together get of an iteration of the loop while light ones have input
+LONG_TURN_SECONDS = 0.002  # the same while light connections have no input
 SILENCE_SECONDS = 1.0  # without input from light connections, after which they count as having none
 MAX_YIELD_SECONDS = 0.002  # that busy connections wait while each iteration brings input from light ones
 SHARE = 0.05  # of the time: a connection that uses more of the loop is busy
-ALLOWANCE = 0.005  # seconds that a connection may use at once before it counts as busy
-MOST_USED = 10 * ALLOWANCE  # seconds of use that count at most: one second of `SHARE`
+ALLOWANCE_SECONDS = 0.005  # that a connection may use at once before it counts as busy
+MOST_USED_SECONDS = 10 * ALLOWANCE_SECONDS  # of use that count at most: one second of `SHARE`
 MIN_PORTION, FIRST_PORTION, MAX_PORTION = 256, 4 << 10, 256 << 10  # bytes that are handled at once
 WAITING = 8  # a step that waits, for the disk but mostly for other programs, counts as an eighth of that time
-BELIEVED = ALLOWANCE / 2  # seconds by the clock that a step may count where its CPU time was not measured
-WATCH_SECONDS = 10.0  # for which a connection's CPU time is measured once a step of it has counted `BELIEVED` or more
-CHEAP_SECONDS = LONG_TURN / 8  # a read that takes less is not accounted for
+BELIEVED_SECONDS = ALLOWANCE_SECONDS / 2  # by the clock that a step may count where its CPU time was not measured
+WATCH_SECONDS = 10.0  # for which a connection's CPU time is measured once a step counted `BELIEVED_SECONDS` or more
+CHEAP_SECONDS = LONG_TURN_SECONDS / 8  # a read that takes less is not accounted for
 BUSY_FIRST = 4  # in one of so many iterations, busy connections come before long reads of light ones
-BYTE_DELAY = 8e-6  # seconds that each byte of a long read counts when these are ordered: two for the longest
+BYTE_DELAY_SECONDS = 8e-6  # that each byte of a long read counts when these are ordered: two for the longest
 
 
 class Schedulable(Protocol):
@@ -75,7 +75,7 @@ class Turns:
 
     def add_light(self, light: Schedulable, size: int) -> None:
         """Give *light*, which has *size* bytes of input, a turn before those of busy connections."""
-        heappush(self._light, (perf_counter() + size * BYTE_DELAY, next(self._numbers), light))
+        heappush(self._light, (perf_counter() + size * BYTE_DELAY_SECONDS, next(self._numbers), light))
         self._call()
 
     @property
@@ -89,7 +89,7 @@ class Turns:
     @property
     def budget_seconds(self) -> float:
         """Return the seconds that busy connections get of each iteration of the loop now."""
-        return TURN if self.shared else LONG_TURN
+        return TURN_SECONDS if self.shared else LONG_TURN_SECONDS
 
     @property
     def is_used_up(self) -> bool:
@@ -173,7 +173,8 @@ class LoopUsage:
     @property
     def busy(self) -> bool:
         """Whether the connection has used more than its share."""
-        return self._level > ALLOWANCE and self._level - (perf_counter() - self._then) * SHARE > ALLOWANCE
+        level = self._level
+        return level > ALLOWANCE_SECONDS and level - (perf_counter() - self._then) * SHARE > ALLOWANCE_SECONDS
 
     @property
     def priority(self) -> float:
@@ -185,16 +186,16 @@ class LoopUsage:
 
         *worked* is the CPU time used meanwhile, None if that was not measured. Return the seconds to charge. Other
         programs may have had the processor, so these are the CPU time of the process if it was measured, and at most
-        `BELIEVED` if it was not.
+        `BELIEVED_SECONDS` if it was not.
         """
-        charged = used = min(seconds, BELIEVED)
+        charged = used = min(seconds, BELIEVED_SECONDS)
         if worked is not None:
             used = max(min(worked.thread, seconds), seconds / WAITING)
             charged = max(used, min(worked.process, seconds))
-        if used >= BELIEVED:
+        if used >= BELIEVED_SECONDS:
             self._watched_until = now + WATCH_SECONDS
         level = max(0.0, self._level - (now - seconds - self._then) * SHARE) + used
-        self._level = min(MOST_USED, level)
+        self._level = min(MOST_USED_SECONDS, level)
         self._then = now
         return charged
 
@@ -208,7 +209,7 @@ class Portion(LoopUsage):
         super().__init__()
         self.size = FIRST_PORTION  # bytes
 
-    def used(self, begin: float, size: int, budget: float = TURN, worked: CpuTime | None = None) -> float:
+    def used(self, begin: float, size: int, budget: float = TURN_SECONDS, worked: CpuTime | None = None) -> float:
         """Record that *size* bytes were handled since *begin* (`perf_counter`), out of a budget of *budget* seconds.
 
         *worked* is the CPU time used meanwhile, None if that was not measured. Other programs may have had the

@@ -63,18 +63,18 @@ class FastHttp(PacedHttp):
     The admission of *gateway* counts the connections that are not handed over, and its budget the bytes that they hold.
     Requests are parsed a few at a time: what a client sends before it was answered is kept unparsed, and no more is
     read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`), and each of a network
-    that is in debt in line (`gateway.shells.network_lines`).
+    that is in debt in a queue (`gateway.shells.network_queues`).
     """
 
     _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`
     _unparsed = b""  # read, and not parsed yet, beyond the first `_parsed_size` bytes
     _parsed_size = 0
     _upgraded = False
-    _refused = False  # there was no room for the connection
+    _refusal_counted = False  # there was no room for the connection, and it is counted while it lingers
     _lingering = False  # the last response is written; further input is discarded
     _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
     _waiting: tuple[RequestResponseCycle, Any] | None = None  # the request that is answered next, by an application
-    _queued = False  # `_waiting` waits for a turn, or in line for one
+    _queued = False  # `_waiting` waits for a turn, or in the queue for one
     _measuring = False  # a step is being measured; see `_measure`
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -93,8 +93,8 @@ class FastHttp(PacedHttp):
             self._watch_head()
             return
         transport.write(raw_response(Problem("too-many-connections", reason, RETRY_HEADERS)))
-        self._refused = self.gateway is not None and self.gateway.admission.begin_refusal()
-        if self._refused:
+        self._refusal_counted = self.gateway is not None and self.gateway.admission.begin_refusal()
+        if self._refusal_counted:
             self._linger()
         else:
             transport.close()
@@ -102,7 +102,7 @@ class FastHttp(PacedHttp):
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection."""
         self._leave()
-        if self._refused and self.gateway is not None:
+        if self._refusal_counted and self.gateway is not None:
             self.gateway.admission.end_refusal()
         self._unparsed = b""
         self._forget_requests()
@@ -146,9 +146,9 @@ class FastHttp(PacedHttp):
 
     def _resume_parsing(self) -> None:
         if not self._paused and not self._ending:
-            data, begin, self._unparsed = self._unparsed, self._parsed_size, b""
+            data, at, self._unparsed = self._unparsed, self._parsed_size, b""
             self._head_suspended = False
-            self._parse(data, begin)
+            self._parse(data, at)
             if not self._unparsed:
                 self.flow.resume_reading()
 
@@ -186,15 +186,15 @@ class FastHttp(PacedHttp):
         else:
             self.loop.call_soon(self._resume_parsing)
 
-    def _postpone(self, data: bytes, begin: int = 0) -> None:
-        """Parse *data* from *begin* on later; until then nothing is read and the timer of the head is stopped.
+    def _postpone(self, data: bytes, at: int = 0) -> None:
+        """Parse *data* from *at* on later; until then nothing is read and the timer of the head is stopped.
 
-        A connection in line is read all the same: only so is a client that has given up noticed, and its turn given on.
+        A connection in a queue is read all the same: only so is a client noticed that has given up, and loses its turn.
         """
         if self._unparsed:
-            data, begin = self._unparsed[self._parsed_size :] + data, 0
-        self._unparsed, self._parsed_size = data, begin
-        if not self._in_line or len(data) > self.max_head:
+            data, at = self._unparsed[self._parsed_size :] + data, 0
+        self._unparsed, self._parsed_size = data, at
+        if not self._in_queue or len(data) > self.max_head:
             self.flow.pause_reading()
         if self._in_head:
             self._stop_head_timer()
@@ -217,12 +217,12 @@ class FastHttp(PacedHttp):
 
     def _await_turn(self) -> None:
         if self._charge(0.0):
-            self._lines.join(self)
+            self._queues.join(self)
         else:
             self._turns.add(self, self._usage.priority)
 
     def admit(self) -> None:
-        """Give the request that has waited in line a turn, or parse the head that has."""
+        """Give the request that has waited in the queue a turn, or parse the head that has."""
         if self._waiting is None:
             super().admit()
         elif not self._ending:
@@ -241,7 +241,7 @@ class FastHttp(PacedHttp):
                 else:
                     self._resume_parsing()
         elif wait:  # others of the network have had turns meanwhile
-            self._lines.join(self, first=True)
+            self._queues.join(self, first=True)
         else:
             self._turns.spend(self._turns.budget_seconds)
             self._measure(self._start_answer)
@@ -253,14 +253,14 @@ class FastHttp(PacedHttp):
         if self._measuring:  # the call around this one does the rest
             work()
             return
-        began, begin, self._measuring = self.begin_step(), perf_counter(), True
+        cpu_began, clock_began, self._measuring = self.begin_step(), perf_counter(), True
         try:
             work()
             while self._waiting is not None and not self._queued:
                 self._start_answer()
         finally:
             self._measuring = False
-        self.worked(perf_counter() - begin, began)
+        self.worked(perf_counter() - clock_began, cpu_began)
 
     def _start_answer(self) -> None:
         assert self._waiting is not None
@@ -362,7 +362,7 @@ class FastHttp(PacedHttp):
         return body + len(self._unparsed) + CYCLE_BYTES * len(self.pipeline) + self.transport.get_write_buffer_size()
 
     def release_memory(self) -> None:
-        """Discard them and abort the connection: half a response must not look complete."""
+        """Discard what is kept for the client and abort the connection: half a response must not look complete."""
         self._unparsed = b""
         self.transport.abort()
 
@@ -393,7 +393,7 @@ class FastHttp(PacedHttp):
             self.gateway.admission.mark_busy(self)
             self.gateway.admission.leave(self.network)
             self.gateway.budget.leave(self)
-            self._lines.leave(self)
+            self._queues.leave(self)
             if (read_pacer := self._read_pacer) is not None:
                 read_pacer.connection_closed(self)
             self.network = ""

@@ -6,7 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from .http_gateway import MAX_DISCARDED
-from .network_lines import Line, network_lines_of
+from .network_queues import QueueName, network_queues_of
 from .uvicorn_fast_publish import DirectHttp
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ class PacedHttp(DirectHttp):
     network = ""  # of the client, while the connection is counted
     penalty: Penalty | None = None
     _paused = False  # nothing is parsed for a while
-    _in_line = False  # `_paused`, because the head of its first request waits in line
+    _in_queue = False  # `_paused`, because the head of its first request waits in the queue
     _answered = False  # a request has been answered; before that a connection has no share of its own
     _discarded = 0  # bytes that came after the last response
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._number = next(_numbers)
-        self._lines = network_lines_of(self.loop)
+        self._queues = network_queues_of(self.loop)
 
     def answered(self, status: int) -> None:
         """Record the *status* of an answer; refusals count against the connection."""
@@ -40,19 +40,19 @@ class PacedHttp(DirectHttp):
             read_pacer.record_refused(self)
 
     @property
-    def line(self) -> Line:
-        """Return the line that the next request waits in; new connections and kept ones have one each."""
+    def queue_name(self) -> QueueName:
+        """Return the queue that the next request waits in; new connections and kept ones have one each."""
         read_pacer = self._read_pacer
-        return Line(self.network, self.cycle is None, read_pacer is not None and read_pacer.is_penalized(self))
+        return QueueName(self.network, self.cycle is None, read_pacer is not None and read_pacer.is_penalized(self))
 
     @property
-    def line_wait(self) -> float:
+    def queue_wait(self) -> float:
         """Return the seconds until the network may use the loop, and a penalised connection its own share of it."""
         return self._charge(0.0)
 
     def admit(self) -> None:
-        """Parse the head that has waited in line."""
-        self._paused = self._in_line = False
+        """Parse the head that has waited in the queue."""
+        self._paused = self._in_queue = False
         self._resume()
 
     def _pace_opened(self) -> None:
@@ -78,8 +78,8 @@ class PacedHttp(DirectHttp):
     def _pace(self, size: int) -> None:
         """Record that *size* bytes were read; pause if they were too many, or while the network is in debt.
 
-        The head of a connection's first request waits in line before it is parsed. A later head is parsed at once, and
-        waits in line to be answered. The rest of a head or body that has begun waits only until the debt is paid.
+        The head of a connection's first request waits in a queue before it is parsed. A later head is parsed at once,
+        and waits in one to be answered. The rest of a head or body that has begun waits only until the debt is paid.
         """
         if (read_pacer := self._read_pacer) is None:
             return
@@ -93,21 +93,21 @@ class PacedHttp(DirectHttp):
         if wait:
             self._pause_for(wait)
         else:
-            self._wait_in_line()
+            self._wait_in_queue()
 
     def _pause_for(self, seconds: float) -> None:
         self._paused = True
         self.loop.call_later(seconds, self._pause_over)
 
     def _pause_over(self) -> None:
-        self._wait_in_line()
+        self._wait_in_queue()
         if not self._paused:
             self._resume()
 
-    def _wait_in_line(self) -> None:
-        """Put a connection in line whose first head has not been parsed, if its network has to wait."""
+    def _wait_in_queue(self) -> None:
+        """Put a connection in the queue whose first head has not been parsed, if its network has to wait."""
         is_shared = self._read_pacer is not None and self._read_pacer.is_shared
-        self._paused = self._in_line = is_shared and self.cycle is None and self._lines.must_wait(self)
+        self._paused = self._in_queue = is_shared and self.cycle is None and self._queues.must_wait(self)
 
     def _resume(self) -> None:
         """Parse what was postponed, and read more."""

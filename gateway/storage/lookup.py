@@ -259,7 +259,7 @@ class Lookup:
         """
         waiting = [m for m in self._unapplied.messages(channel) if since <= m.timestamp < until]
         waiting.sort(key=_author_order)
-        told = {message.seq for message in waiting}  # some may be applied before they are asked for
+        waiting_seqs = {message.seq for message in waiting}  # some may be applied before they are asked for
         sql = (
             "SELECT seq, offset, at FROM records WHERE channel = ? AND at >= ? AND (at, seq) < (?, ?)"
             " ORDER BY at DESC, seq DESC LIMIT ?"
@@ -268,7 +268,7 @@ class Lookup:
         while page := self.rows(sql, (channel, since, *last, PAGE)):
             for seq, offset, at in page:
                 last = (at, seq)
-                if seq not in told and isinstance(message := self._load(seq, offset), Message):
+                if seq not in waiting_seqs and isinstance(message := self._load(seq, offset), Message):
                     while waiting and _author_order(waiting[-1]) > last:
                         yield waiting.pop()
                     yield message

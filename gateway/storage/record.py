@@ -111,9 +111,9 @@ def decode_body(body: bytes) -> Entry:
     try:
         if not body.isascii():
             body.decode()  # msgspec does not check the text that it skips
-        said = _MESSAGE_DECODER.decode(body + b"}")
-        if is_channel_name(said.channel):
-            return _message_of(said, body)
+        fields = _MESSAGE_DECODER.decode(body + b"}")
+        if is_channel_name(fields.channel):
+            return _message_of(fields, body)
     except _DECODE_ERRORS:
         pass  # a fact, or JSON that msgspec does not accept, or an invalid record
     try:
@@ -281,8 +281,8 @@ def _message_of(record: _MessageRecord, body: bytes) -> Message:
     )
 
 
-def _default(said: Any, otherwise: Any) -> Any:
-    return otherwise if said is None else said
+def _default(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else value
 
 
 def _entry_of(record: dict[str, Any]) -> Entry:

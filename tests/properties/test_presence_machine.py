@@ -190,7 +190,7 @@ def test_the_number_of_guests_of_all_channels_is_bounded() -> None:
     presence.announce_present("one more", Peer(1, "toy"), 1)
     assert [channel for channel in channels if presence.peers(channel)] == [channels[2], *channels[4:]]
     presence.tick(1)
-    assert not presence.guest_channels(1)
+    assert not presence.channels_without_connection(1)
 
 
 def test_binding_another_connection_ends_an_absence() -> None:

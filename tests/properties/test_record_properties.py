@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.core.channels import valid_name
-from gateway.core.jsontext import MAX_DEPTH, check, loads
+from gateway.core.jsontext import MAX_DEPTH, find_reply_id, loads
 from gateway.core.message import Message, Peer
 from gateway.storage import record
 from gateway.storage.record import BadRecord, Entry, Fact, decode, decode_untrusted, encode, verify_checksum
@@ -197,7 +197,7 @@ def test_decode_untrusted_additionally_checks_only_the_depth(body: bytes) -> Non
     """It is refused exactly if `decode` refuses it, or `check` its text."""
     line = b'%b,"crc":"%08x"}\n' % (body, crc32(body))
     assert _accepts(lambda: decode_untrusted(line)) == _accepts(
-        lambda: (decode(line), check(body + b"}", MAX_DEPTH + 1))
+        lambda: (decode(line), find_reply_id(body + b"}", MAX_DEPTH + 1))
     )
 
 

@@ -52,6 +52,6 @@ class ConnectionIdentifier:
             self._enabled
             and max(session.since - CLOCK_SKEW, now - MAX_AGE) <= node.created <= now + MAX_AGE
             and all(
-                other.principal.address == session.principal.address for other in self._bus.sessions_of(author.number)
+                other.principal.network == session.principal.network for other in self._bus.sessions_of(author.number)
             )
         )

@@ -89,7 +89,7 @@ def parent_of(message: StreamMessage) -> str | None:
     if message.encryption_type != kinds.NONE or "inReplyTo" not in message.content:
         return None
     if len(message.content) > jsontext.SHORT_SIZE:  # scanned without making a value of it
-        return jsontext.check(message.content.encode(errors=jsontext.SURROGATE_ERRORS))
+        return jsontext.find_reply_id(message.content.encode(errors=jsontext.SURROGATE_ERRORS))
     content = message.parsed_content()
     parent = content.get("inReplyTo") if isinstance(content, dict) else None
     return parent if isinstance(parent, str) else None

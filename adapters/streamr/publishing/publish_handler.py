@@ -198,7 +198,7 @@ class PublishHandler:
         """Raise unless the publisher's address may *verb* without a token, or the requester's API key may."""
         stream, publisher = request.message.id.stream_id, request.message.id.publisher_id
         allowed = self._context.bus.allowed
-        principal = Principal(f"{NAME}:{publisher.lower()}", requester.principal.address)
+        principal = Principal(f"{NAME}:{publisher.lower()}", requester.principal.network)
         if not allowed(principal, verb, channel):
             user, _ = requester.authenticate(request)
             if not user.name.startswith(KEY_PREFIX) or not allowed(user, verb, channel):

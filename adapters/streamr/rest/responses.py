@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME
 from gateway.access.auth import bearer_token
-from gateway.core.errors import RequestError, Throttled
+from gateway.core.errors import INTERNAL_ERROR, RequestError, Throttled
 from gateway.core.jsontext import dumps
 from gateway.http.bodies import BodyRefused, network_of
-from gateway.http.kit import BODY_CUT_OFF, INTERNAL_ERROR, decode_segment, report_bug, retry_after
+from gateway.http.kit import BODY_CUT_OFF, decode_segment, report_bug, retry_after
 from gateway.http.paced import paced_response
 from gateway.http.problems import Handler
 

@@ -18,7 +18,7 @@ from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.codec import encode, encode_unicast
 from adapters.streamr.wire.control import ControlType, ResendRequest, StreamResponse
 from adapters.streamr.wire.errors import RESEND_FAILED
-from gateway.core.answer_scheduler import MAX_WAIT, SlotState
+from gateway.core.answer_scheduler import MAX_WAIT_SECONDS, SlotState
 from gateway.core.errors import RequestError, Throttled
 from gateway.core.frames import text_frame
 
@@ -121,7 +121,7 @@ class ActiveResend:
         self._end()
 
     def _refused(self) -> Iterator[bytes]:
-        yield self._failure(str(Throttled(MAX_WAIT)))
+        yield self._failure(str(Throttled(MAX_WAIT_SECONDS)))
         self._end()
 
     def _end(self) -> None:

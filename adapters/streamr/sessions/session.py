@@ -224,7 +224,7 @@ class StreamrSession(BaseSession):
         if (address := key_exchange_address(stream)) is not None:
             self.pace(stream)
             check_key_exchange(message, self.bus.clock())
-            signer = Principal(f"{NAME}:{message.id.publisher_id.lower()}", self.principal.address)
+            signer = Principal(f"{NAME}:{message.id.publisher_id.lower()}", self.principal.network)
             self._authorize_key_exchange("publish", stream, signer, self.authenticate(request).principal)
             self._parts.key_exchange.send(message, address)
         elif (inbox := inbox_of(stream)) is not None:

@@ -256,7 +256,7 @@ class TrackerSession(Session):
         size = sum(len(part.stream_id.encode(errors="replace")) for part in parts)
         if size > MAX_NAME_BYTES:
             raise StreamrError(f"Expected status.streams to have names of at most {MAX_NAME_BYTES} bytes together.")
-        self._tracker.reserve(self.principal.address, size - self._name_bytes)
+        self._tracker.reserve(self.principal.network, size - self._name_bytes)
         self._name_bytes = size
         changes = self._tracker.topology.report(self, parts)
         while changed := list(islice(changes, SLICE)):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from gateway.core.answer_scheduler import AnswerScheduler
-from gateway.core.errors import RequestError
+from gateway.core.errors import INTERNAL_ERROR, RequestError
 from gateway.core.message import Form
 from gateway.core.session import Session
 
@@ -73,7 +73,7 @@ class Reads:
             session.close(1011, str(error))
         except Exception:  # a bug in one session must not affect the others
             logger.exception("a connection failed; the others go on")
-            session.close(1011, "the gateway has a fault; its log says more")
+            session.close(1011, INTERNAL_ERROR)
         else:
             session.stream(self._when_read())
 

@@ -268,7 +268,7 @@ class WebSocketSession(Session):
 
     def _charge(self, requests: float) -> None:
         """Charge the network for a request that is as much work as *requests* usual ones, as REST does."""
-        self._gateway.charge(self.principal.address, requests)
+        self._gateway.charge(self.principal.network, requests)
 
     def _selection(self, channel: str | None, pattern: str | None) -> Selection:
         if (channel is None) == (pattern is None):

@@ -60,7 +60,7 @@ class ToyAdapter(Adapter):
 
     name = "toy"
     title = "Toys"
-    settings = ToySettings
+    settings_model = ToySettings
 
     def accept(self, request: ConnectionRequest) -> Session | Refusal:
         return ToyPeer(self.bus, request.principal)

@@ -14,7 +14,7 @@ from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import decode, node_id, sign_identity
 from adapters.sprout.grove import scan_grove
 from adapters.sprout.wire import base64url
-from gateway.adapter import Flaw
+from gateway.adapter import TransferFault
 from gateway.cli import app
 from gateway.core.errors import OperatorError
 from tests.adapters.sprout.store.test_lineage import load
@@ -42,10 +42,10 @@ def grove(vectors: Path) -> Path:
 def test_a_grove_is_imported_and_exported_byte_for_byte(place: Any, grove: Path, tmp_path: Path) -> None:
     given = files(grove)
     report = place.adapter.files().read([grove], place.settle)
-    assert (report.done, report.known, report.flaws) == (len(given), 0, [])
+    assert (report.done, report.known, report.faults) == (len(given), 0, [])
     out = tmp_path / "out"
     out.mkdir()
-    assert not place.adapter.files().write(out, place.settle).flaws
+    assert not place.adapter.files().write(out, place.settle).faults
     written = files(out)
     assert {name: written[name] for name in given} == given
     (own,) = written.keys() - given.keys()
@@ -59,13 +59,13 @@ def test_messages_of_other_protocols_are_exported(place: Any, make_place: Callab
     for number in range(300):  # more than are gathered at a time
         toy.say({"n": number})
     toy.say({"n": "answer"}, parent=toy.say({"n": "question"}).id)
-    assert not place.adapter.files().write(tmp_path, place.settle).flaws
+    assert not place.adapter.files().write(tmp_path, place.settle).faults
     nodes = {name: decode(raw) for name, raw in files(tmp_path).items() if name.startswith("SHA512")}
     said = {json.loads(node.content.blob)["n"] for node in nodes.values() if getattr(node, "depth", 0) >= 2}  # type: ignore[union-attr]
     assert said == {*range(300), "question", "answer"}
     other = make_place("other")
     report = other.adapter.files().read([tmp_path], other.settle)
-    assert (report.done, report.flaws) == (len(nodes), [])
+    assert (report.done, report.faults) == (len(nodes), [])
     again = other.adapter.files().read([tmp_path], other.settle)
     assert (again.done, again.known) == (0, len(nodes))
 
@@ -85,14 +85,14 @@ def test_files_that_are_of_no_use_are_named_and_passed_over(place: Any, alice: A
     (folder / "arbor.privkey").write_bytes(b"none of our business")
     report = place.adapter.files().read([folder], place.settle)
     assert report.done == 3
-    assert sorted(report.flaws) == sorted(
+    assert sorted(report.faults) == sorted(
         [
-            Flaw(wrong, f"its name is wrong: it holds {reply.split(' ')[0]}"),
-            Flaw("SHA512_B32__" + "B" * 43, "it holds no node: shorter than its fields"),
-            Flaw("SHA512_B32__" + "C" * 43, "it holds no node: bytes behind the signature"),
-            Flaw("SHA512_B32__" + "D" * 43, "it cannot be read: Is a directory"),
-            Flaw(node_id(forged), "the signature is not the author's"),
-            Flaw(orphan.split(" ")[0], f"it needs {bob.id}"),
+            TransferFault(wrong, f"its name is wrong: it holds {reply.split(' ')[0]}"),
+            TransferFault("SHA512_B32__" + "B" * 43, "it holds no node: shorter than its fields"),
+            TransferFault("SHA512_B32__" + "C" * 43, "it holds no node: bytes behind the signature"),
+            TransferFault("SHA512_B32__" + "D" * 43, "it cannot be read: Is a directory"),
+            TransferFault(node_id(forged), "the signature is not the author's"),
+            TransferFault(orphan.split(" ")[0], f"it needs {bob.id}"),
         ]
     )
 
@@ -107,12 +107,12 @@ def test_valid_nodes_that_are_not_kept_are_reported_apart(
     old = alice.reply(community, "old", created=place.clock.now - 31 * 86_400_000)
     folder = write(tmp_path / "grove", alice.identity, community, alice.reply(community, "hi"), presence, direct, old)
     report = place.adapter.files().read([folder], place.settle)
-    assert (report.done, report.known, report.flaws) == (3, 0, [])
+    assert (report.done, report.known, report.faults) == (3, 0, [])
     assert sorted(report.unkept) == sorted(
         [
-            Flaw(presence.split(" ")[0], "it only announces presence"),
-            Flaw(direct.split(" ")[0], "a direct message is never stored"),
-            Flaw(old.split(" ")[0], "it is older than the messages that are kept"),
+            TransferFault(presence.split(" ")[0], "it only announces presence"),
+            TransferFault(direct.split(" ")[0], "a direct message is never stored"),
+            TransferFault(old.split(" ")[0], "it is older than the messages that are kept"),
         ]
     )
 
@@ -129,8 +129,8 @@ def test_ancestors_of_kept_nodes_are_kept(make_place: Callable[..., Any], alice:
     alone = alice.reply(community, "old", created=place.clock.now - 33 * day)
     folder = write(tmp_path / "grove", alice.identity, bob.identity, community, *old, presence, *good, alone)
     report = place.adapter.files().read([folder], place.settle)
-    assert (report.done, report.known, report.flaws) == (8, 0, [])
-    assert report.unkept == [Flaw(alone.split(" ")[0], "it is older than the messages that are kept")]
+    assert (report.done, report.known, report.faults) == (8, 0, [])
+    assert report.unkept == [TransferFault(alone.split(" ")[0], "it is older than the messages that are kept")]
     assert load(place, community) == {line.split(" ")[0] for line in (*old, presence, *good)}
     assert place.adapter.files().read([folder], place.settle).known == 8
 
@@ -155,7 +155,7 @@ def test_an_export_never_overwrites_an_existing_file(place: Any, grove: Path, tm
     name = next(iter(files(grove)))
     (tmp_path / name).write_bytes(b"precious")
     report = place.adapter.files().write(tmp_path, place.settle)
-    assert report.flaws == [Flaw(name, "a file of that name holds something else, and was not changed")]
+    assert report.faults == [TransferFault(name, "a file of that name holds something else, and was not changed")]
     assert (tmp_path / name).read_bytes() == b"precious"
     assert place.adapter.files().write(tmp_path, place.settle).known == report.done
 

@@ -97,7 +97,7 @@ class Broker:
         **settings: Any,
     ) -> None:
         self.adapter = StreamrAdapter(
-            StreamrAdapter.settings(**settings), Installation(secrets, "gw", "1.2.3", b"s" * 32)
+            StreamrAdapter.settings_model(**settings), Installation(secrets, "gw", "1.2.3", b"s" * 32)
         )
         self.core = make_core(rules=(self.adapter, toy), create=create)
         self.clock = self.core.clock

@@ -58,7 +58,7 @@ class Relay:
         **settings: Any,
     ) -> None:
         home = Installation(Path(), "test", "1.2.3", bytes(32))
-        self.adapter = TopicRelayAdapter(TopicRelayAdapter.settings(**settings), home)
+        self.adapter = TopicRelayAdapter(TopicRelayAdapter.settings_model(**settings), home)
         self.ledger = Memory()
         self.metrics = Metrics()
         self.channels = Channels([self.adapter], lambda _channel, _addresses, _open: None, create=create)

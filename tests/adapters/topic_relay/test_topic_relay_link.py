@@ -24,7 +24,7 @@ from .conftest import Relay
 URL = "ws://relay.example:8080"
 ID = "0190b3c2-1111-7abc-8def-{:012d}"
 
-settings: Any = TopicRelayAdapter.settings  # peers as a file has them
+settings: Any = TopicRelayAdapter.settings_model  # peers as a file has them
 
 Dial = Callable[..., tuple[Relay, RelayLink]]
 
@@ -247,7 +247,7 @@ def test_a_key_is_sent_to_the_relay_and_never_shown(core: Core) -> None:
     adapter = TopicRelayAdapter(settings(peers=peers), home)
     old, new = adapter.links()
     assert (old.path, new.path) == ("/relay?key=secret", "/relay?x=1&key=secret%26more")
-    assert "secret" not in repr(adapter.options.peers[1])
+    assert "secret" not in repr(adapter.settings.peers[1])
     shown = [Dialler("topic_relay", each, core.clock).report()["address"] for each in (old, new)]
     assert shown == ["wss://a.example/relay", "ws://b.example/relay"]
 

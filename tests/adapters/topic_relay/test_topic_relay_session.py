@@ -15,7 +15,7 @@ from gateway.core.buckets import TokenBuckets
 from gateway.core.frames import payload
 from gateway.core.message import Peer
 from gateway.core.notices import FEW
-from gateway.core.presence import TOLD_PER_REQUEST
+from gateway.core.presence import JOIN_NOTICES_PER_REQUEST
 from gateway.core.read_pacer import MAX_MALFORMED, ReadPacer
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def test_on_a_full_disk_only_publishing_is_refused(relay: Relay) -> None:
 def test_a_subscription_is_charged_for_every_listed_peer(relay: Relay) -> None:
     """Also for those who are not told of the newcomer."""
     channel = relay.bus.channels.channel("topic_relay", "t")
-    for _ in range(3 * TOLD_PER_REQUEST):
+    for _ in range(3 * JOIN_NOTICES_PER_REQUEST):
         relay.stranger(channel)
     charged: list[float] = []
     relay.bus.charge = lambda _network, requests: charged.append(requests)
@@ -316,7 +316,7 @@ def test_a_subscription_is_charged_for_every_listed_peer(relay: Relay) -> None:
 
 def test_info_about_a_crowd_counts_as_more_requests(relay: Relay) -> None:
     charged: list[float] = []
-    a, *_ = relay.members(TOLD_PER_REQUEST + 1)
+    a, *_ = relay.members(JOIN_NOTICES_PER_REQUEST + 1)
     relay.bus.charge = lambda _network, requests: charged.append(requests)
     relay.ask(a, '{"type":5,"topic":"t"}')
     assert charged == [1]

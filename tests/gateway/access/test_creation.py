@@ -13,7 +13,7 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from gateway.core.channels import CREATION_COST
-from gateway.core.presence import NOTICES_PER_REQUEST
+from gateway.core.presence import LEAVE_NOTICES_PER_REQUEST
 from tests.server import Server
 
 CREATED = 3
@@ -86,7 +86,7 @@ def opened(server: Server, path: str, network: str) -> ClientConnection:
 def observer(server: Server) -> Iterator[ClientConnection]:
     """A page in a channel with as many others as count as two requests."""
     with ExitStack() as stack:
-        for n in range(2 * NOTICES_PER_REQUEST):
+        for n in range(2 * LEAVE_NOTICES_PER_REQUEST):
             socket = stack.enter_context(opened(server, "/v1/ws", f"127.0.1.{n // 8}"))
             socket.recv()
             socket.send(json.dumps({"type": "subscribe", "channel": "crowd"}))

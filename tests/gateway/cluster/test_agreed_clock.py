@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.cluster.agreed_clock import MAX_AHEAD, AgreedClock
-from gateway.cluster.roster import SILENT, MemberRoster
+from gateway.cluster.roster import MEMBER_SILENCE_SECONDS, MemberRoster
 from gateway.cluster.signals import Heartbeat, decode_signal, encode_signal
 from tests.server import Server
 from tests.waiting import until
@@ -85,7 +85,7 @@ def test_heartbeats_carry_the_time_of_their_member() -> None:
         roster.hear(found)
     now += 1.5
     assert roster.times() == [6_500]
-    now += SILENT
+    now += MEMBER_SILENCE_SECONDS
     assert roster.times() == []
 
 

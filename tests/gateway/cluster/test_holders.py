@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from adapters.streamr.sessions.link_cursors import Cursor, LinkCursors
-from gateway.cluster.holders import CUT_OFF, HEARD, LISTEN
-from gateway.cluster.roster import SILENT
+from gateway.cluster.holders import CUT_OFF_SECONDS, HEARD_SECONDS, LISTEN_SECONDS
+from gateway.cluster.roster import MEMBER_SILENCE_SECONDS
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat
 from tests.gateway.cluster.test_cluster import Cluster, say, told
@@ -106,7 +106,7 @@ def test_no_link_is_held_twice_and_each_is_held_again(seed: int) -> None:
         held += sum(len(world.holders(link)) for link in LINKS)
     world.cut.clear()
     world.paused.clear()
-    for _ in range(int(LISTEN + SILENT) + 2):
+    for _ in range(int(LISTEN_SECONDS + MEMBER_SILENCE_SECONDS) + 2):
         world.pass_second()
     named = {link for signalling in world.members.values() for link in signalling.holders.links}
     assert all(len(world.holders(link)) == 1 for link in named)
@@ -117,16 +117,16 @@ def test_links_are_held_again_soon_after_the_servers_answer() -> None:
     world = LinkHolders(Random(1))
     world.add("m1@1")
     world.add("m2@2")
-    for _ in range(int(LISTEN) + 1):
+    for _ in range(int(LISTEN_SECONDS) + 1):
         world.pass_second()
     before = {link: world.holders(link) for link in LINKS}
     assert any(before.values())
     world.elects = True
-    for _ in range(int(SILENT) + 2):
+    for _ in range(int(MEMBER_SILENCE_SECONDS) + 2):
         world.pass_second()
     assert not any(map(world.holders, LINKS))
     world.elects = False
-    for _ in range(ceil(HEARD)):
+    for _ in range(ceil(HEARD_SECONDS)):
         world.pass_second()
     assert {link: world.holders(link) for link in LINKS} == before
 
@@ -137,20 +137,20 @@ def test_a_returning_member_waits_until_a_cut_off_holder_releases_the_link(fault
     for member in ("m1@1", "m2@2"):
         world.add(member)
         world.members[member].holders.name(LINKS[:1])
-    for _ in range(int(LISTEN) + 1):
+    for _ in range(int(LISTEN_SECONDS) + 1):
         world.pass_second()
     setattr(world, fault, {"m2@2"})
-    for _ in range(int(SILENT) + 2):
+    for _ in range(int(MEMBER_SILENCE_SECONDS) + 2):
         world.pass_second()
     assert world.holders(LINKS[0]) == ["m1@1"]
     world.cut, world.paused = {"m1@1"}, set()
-    for _ in range(int(LISTEN) + 1):
+    for _ in range(int(LISTEN_SECONDS) + 1):
         world.pass_second()
     assert world.holders(LINKS[0]) == ["m2@2"]
 
 
 def test_a_holder_releases_a_link_before_others_acquire_it() -> None:
-    assert CUT_OFF + 1 <= SILENT < LISTEN, "members look once a second"
+    assert CUT_OFF_SECONDS + 1 <= MEMBER_SILENCE_SECONDS < LISTEN_SECONDS, "members look once a second"
 
 
 def test_a_received_cursor_only_advances_configured_links() -> None:
@@ -165,8 +165,8 @@ def test_a_received_cursor_only_advances_configured_links() -> None:
 
 
 QUICK = {
-    "gateway.cluster.roster.SILENT": 2.0,
-    "gateway.cluster.holders.LISTEN": 2.5,
+    "gateway.cluster.roster.MEMBER_SILENCE_SECONDS": 2.0,
+    "gateway.cluster.holders.LISTEN_SECONDS": 2.5,
     "adapters.streamr.sessions.link.KEEP_MS": 200,
 }
 

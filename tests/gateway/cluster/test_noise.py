@@ -14,7 +14,7 @@ from gateway.cluster.batch import BadBatch, Batch, decode_batch, encode_batch
 from gateway.cluster.removal import encode_removal
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat, Leaving, PresenceChanges, Terms, TurnRequest, encode_signal
-from gateway.cluster.turn import LEASE
+from gateway.cluster.turn import LEASE_SECONDS
 from gateway.membership.membership import Membership
 from gateway.storage.record import Fact, encode
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork
@@ -106,7 +106,7 @@ def test_all_members_ignore_the_same_elements_of_the_stream(seed: int) -> None:
         if random.random() < 0.02:
             for each in members:
                 each.read_all()
-            world.now += random.choice([0.5, LEASE + 1])
+            world.now += random.choice([0.5, LEASE_SECONDS + 1])
         _beat(members)
         move()
         for place, each in enumerate(members):
@@ -183,15 +183,15 @@ def test_a_member_compares_counted_batches_and_logs_the_sender_of_noise() -> Non
         transport.on_signal(encode_signal(Heartbeat("other@1", "1", 1, 9, batches=0)))
         transport.on_signal(encode_signal(Heartbeat("other@1", "1", 1, 10, batches=3)))
     assert [(line["sender"], line["number"], line["expected"]) for line in logs] == [("x@1", 9, 1)], "once"
-    now = LEASE - 1
+    now = LEASE_SECONDS - 1
     transport.on_signal(encode_signal(Heartbeat("other@1", "1", 1, 10, batches=0)))
-    now = 2 * LEASE
+    now = 2 * LEASE_SECONDS
     member.turn.tick()
     assert ended == [], "the other has read it, and counted nothing of it"
     member.turn.arrived(_batch(9, 1, [], "x@1"))
     transport.on_signal(encode_signal(Heartbeat("other@1", "1", 1, 9, batches=0)))
     transport.on_signal(encode_signal(Heartbeat("other@1", "1", 1, 12, batches=3)))
-    now = 4 * LEASE
+    now = 4 * LEASE_SECONDS
     member.turn.tick()
     assert ended == ["damaged"], "the other has not read it, or has counted more"
 

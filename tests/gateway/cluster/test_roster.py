@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cluster.roster import MAX_MEMBERS, SILENT
+from gateway.cluster.roster import MAX_MEMBERS, MEMBER_SILENCE_SECONDS
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import MAX_SIGNAL, Heartbeat, Leaving, TurnRequest, encode_signal
 from tests.properties.cluster import ClusterInstance, Stream, copy_of, next_seq
@@ -66,9 +66,9 @@ def test_members_know_each_other_and_their_positions(nodes: list[ClusterInstance
 def test_a_silent_member_is_gone() -> None:
     listener = SignalListener()
     listener.signalling.hear(encode_signal(Heartbeat("one@5", "1", 7, 3, is_accepting=True)))
-    listener.now = SILENT
+    listener.now = MEMBER_SILENCE_SECONDS
     listener.signalling.beat()
-    assert listener.signalling.members()[1] == ("one", 5, "1", SILENT, 7, 3, True)
+    assert listener.signalling.members()[1] == ("one", 5, "1", MEMBER_SILENCE_SECONDS, 7, 3, True)
     listener.now += 0.1
     listener.signalling.beat()
     assert listener.names() == [("me", 1)]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.cluster.directs import WAIT
+from gateway.cluster.directs import WAIT_SECONDS
 from gateway.cluster.signals import (
     AdapterSignal,
     DirectSignal,
@@ -119,6 +119,6 @@ def test_the_answer_counts_the_connections_that_got_a_direct_message(
     signalling._verbs.pop(DirectSignal)
     answers = direct(pair, 0, relay.number)
     assert answers == []
-    pair.nodes[0].transport.seconds += WAIT
+    pair.nodes[0].transport.seconds += WAIT_SECONDS
     pair.nodes[0].membership.signalling.beat()
     assert answers == [None], "nobody knows"

@@ -12,7 +12,7 @@ from adapters.sprout.forest.validate import EXPIRATION, expiration
 from adapters.sprout.wire import base64url
 from gateway import runtime
 from gateway.cluster.presence import SharedPresence
-from gateway.cluster.roster import SILENT
+from gateway.cluster.roster import MEMBER_SILENCE_SECONDS
 from gateway.cluster.signals import (
     MAX_ROWS,
     AdapterSignal,
@@ -121,7 +121,7 @@ def test_a_login_counts_at_all_gateways_and_so_does_its_end(pair: Pair) -> None:
 def test_a_gateway_that_is_silent_or_leaves_takes_its_peers_along(pair: Pair) -> None:
     relay = pair.enter(1, "topic_relay")
     assert pair.numbers(0) == [relay.number]
-    pair.nodes[0].transport.seconds += SILENT + 1
+    pair.nodes[0].transport.seconds += MEMBER_SILENCE_SECONDS + 1
     pair.nodes[0].membership.signalling.beat()
     pair.settle()
     assert pair.numbers(0) == []

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.cluster.batch import Batch, decode_batch, encode_batch
 from gateway.cluster.removal import decode_removal, encode_removal
-from gateway.cluster.turn import LEASE, MAX_AHEAD, QUANTUM, STALLED, WISH
+from gateway.cluster.turn import LEASE_SECONDS, MAX_AHEAD, QUANTUM_SECONDS, STALLED_SECONDS, WISH_SECONDS
 from gateway.storage.record import Fact, encode
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 
@@ -77,7 +77,7 @@ def test_a_busy_member_passes_the_turn_after_a_moment(world: UnreliableNetwork) 
     one.say()
     one.turn.wanted(other.turn.me)
     assert one.turn.acting, "it is busy"
-    world.now += QUANTUM
+    world.now += QUANTUM_SECONDS
     one.turn.tick()
     assert not one.turn.acting
     settle(world, other)
@@ -92,7 +92,7 @@ def test_an_unused_turn_is_claimed_after_the_lease(world: UnreliableNetwork) -> 
     world.members = [other]  # the other one hears nothing any more
     other.read_all()
     other.say()
-    world.now += LEASE
+    world.now += LEASE_SECONDS
     settle(world, other)
     assert not other.turn.acting
     world.now += 0.1
@@ -117,13 +117,13 @@ def test_no_member_claims_the_turn_while_the_servers_do_not_answer(world: Unreli
     one.run()
     other.turn.want()
     for _ in range(3):
-        world.now += LEASE - 0.1
+        world.now += LEASE_SECONDS - 0.1
         one.turn.tick()
         other.turn.tick()
-    assert other.turn.waited > LEASE
+    assert other.turn.waited > LEASE_SECONDS
     assert other.turn._sent is None
     world.is_out = False
-    world.now += LEASE - 0.1
+    world.now += LEASE_SECONDS - 0.1
     other.turn.tick()
     assert other.turn._sent is None, "the holder has as long as ever"
 
@@ -135,7 +135,7 @@ def test_an_idle_member_survives_the_loss_of_its_turn(world: UnreliableNetwork) 
     world.members = [other]
     other.read_all()
     other.say()
-    world.now += LEASE + 0.1
+    world.now += LEASE_SECONDS + 0.1
     settle(world, other)
     one.read_all()
     assert (one.is_lost, one.turn.acting, one.held) == (False, False, "others accept")
@@ -160,10 +160,10 @@ def test_publishers_are_refused_while_the_stream_does_not_answer(world: Unreliab
     one.say()
     one.run()
     lost = world.stream.pop()
-    world.now += STALLED + 0.1
+    world.now += STALLED_SECONDS + 0.1
     one.turn.tick()
     assert one.held == "the cluster does not answer"
-    assert one.turn.waited > STALLED
+    assert one.turn.waited > STALLED_SECONDS
     world.stream.append(lost)
     one.read_all()
     assert one.held is None
@@ -178,7 +178,7 @@ def test_publishers_wait_again_once_the_stream_answers_after_a_handover(world: U
     one.turn.wanted(other.turn.me)
     assert not one.turn.acting
     lost = world.stream.pop()
-    world.now += STALLED + 0.1
+    world.now += STALLED_SECONDS + 0.1
     one.turn.tick()
     assert one.held == "the cluster does not answer"
     world.stream.append(lost)
@@ -217,7 +217,7 @@ def test_a_member_that_reads_a_stream_with_a_hole_does_not_accept(world: Unrelia
     world.members = [reader]
     reader.turn.compare(other.turn.position.number)  # more has counted there
     reader.say()
-    world.now += LEASE + 0.1
+    world.now += LEASE_SECONDS + 0.1
     settle(world, reader)
     assert (reader.is_damaged, reader.turn.acting) == (True, False)
     assert other.log == one.log != reader.log
@@ -234,7 +234,7 @@ def test_a_batch_out_of_turn_is_ignored(world: UnreliableNetwork) -> None:
     settle(world, one)
     other.read_all()
     other.say()
-    world.now += LEASE + 0.1
+    world.now += LEASE_SECONDS + 0.1
     settle(world, other)
     assert [each.is_damaged for each in (one, other)] == [False, False]
     assert other.turn.acting
@@ -254,7 +254,7 @@ def test_a_batch_after_a_gap_ends_no_member_that_can_compare(world: UnreliableNe
     assert other.turn.stray == decode_batch(world.stream[-1])
     other.turn.compare(one.turn.position.number)
     other.say()
-    world.now += LEASE + 0.1
+    world.now += LEASE_SECONDS + 0.1
     settle(world, other)
     assert ([each.is_damaged for each in (one, other)], other.turn.acting) == ([False, False], True)
 
@@ -268,10 +268,10 @@ def test_a_batch_after_a_gap_ends_no_member_while_the_servers_are_silent(world: 
     world.is_out = True
     other.read_all()
     other.turn.want()
-    world.now += LEASE + 0.1
+    world.now += LEASE_SECONDS + 0.1
     other.turn.tick()
     world.is_out = False
-    world.now += LEASE - 0.1
+    world.now += LEASE_SECONDS - 0.1
     other.turn.tick()
     assert not other.is_damaged
     world.now += 0.2
@@ -306,7 +306,7 @@ def test_a_killed_member_does_not_get_the_turn_that_it_wanted(world: UnreliableN
     one.turn.pinned = True
     one.turn.wanted(TurnMember(world, "killed").turn.me)
     other.say()
-    world.now += WISH + 0.1
+    world.now += WISH_SECONDS + 0.1
     one.turn.wanted(other.turn.me)  # which says so again and again
     one.turn.pinned = False
     settle(world, other)
@@ -363,7 +363,7 @@ def test_all_members_have_the_same_log_after_random_faults(seed: int) -> None:
         if random.random() < 0.3:
             move = random.choice([world.land, world.land, member.turn.tick])
         if random.random() < 0.01:
-            world.now += random.choice([0.02, 0.5, STALLED, LEASE + 1])
+            world.now += random.choice([0.02, 0.5, STALLED_SECONDS, LEASE_SECONDS + 1])
         move()
         if member.is_lost or random.random() < 0.005:  # it is killed, and begins with what is on its disk
             again = TurnMember(world, member.name)

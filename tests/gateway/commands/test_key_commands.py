@@ -65,6 +65,7 @@ def test_a_key_is_limited_in_time_and_rights_and_rotated(tmp_path: Path) -> None
     assert 28 <= days[1].days <= 30
     for wrong in ("soon", "1", "-1h", "0x1d", "999999999d"):
         assert trellis("key", "add", "bob", "--expires", wrong, *data).returncode == 2
+    assert trellis("key", "add", "bob", "--expires", "2w", *data).returncode == 0
     assert trellis("key", "rotate", "nobody", *data).returncode == 1
 
 

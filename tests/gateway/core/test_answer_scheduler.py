@@ -12,8 +12,8 @@ from gateway.core.answer_scheduler import (
     BURST,
     LOOP_SHARE,
     MAX_SLOTS_PER_NETWORK,
-    MAX_WAIT,
-    QUIET,
+    MAX_WAIT_SECONDS,
+    QUIET_MS,
     AnswerScheduler,
     AnswerSlot,
     SlotState,
@@ -86,7 +86,7 @@ def test_while_messages_are_published_answers_get_a_share_of_the_loop(loop: Manu
     loop.answer_scheduler.schedule(lambda: None, "a")
     assert loop.pauses == pytest.approx([0.01 / LOOP_SHARE], rel=0.1)
     loop.turn()
-    loop.now = QUIET / 1000
+    loop.now = QUIET_MS / 1000
     loop.answer_scheduler.charge(100.0)
     loop.answer_scheduler.schedule(lambda: None, "a")
     assert len(loop.pauses) == 1, "nobody talks"
@@ -137,10 +137,10 @@ def test_a_slot_is_refused_after_a_long_wait_or_if_the_queue_is_full(
     assert loop.ask("a").state is SlotState.REFUSED
     monkeypatch.setattr(answer_scheduler, "MAX_WAITING", 1)
     assert loop.ask("b").state is SlotState.REFUSED
-    loop.now = MAX_WAIT - 0.1
+    loop.now = MAX_WAIT_SECONDS - 0.1
     loop.answer_scheduler.tick()
     assert slot.state is SlotState.WAITING
-    loop.now = MAX_WAIT
+    loop.now = MAX_WAIT_SECONDS
     loop.answer_scheduler.tick()
     assert (slot.state, told) == (SlotState.REFUSED, ["a"])
     slot.release()

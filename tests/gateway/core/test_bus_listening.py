@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable
+from gateway.core.errors import AlreadySubscribed, NotSubscribed, TooManySubscriptions, Unavailable
 from gateway.core.message import Message, Peer
 from gateway.core.notices import FEW
 from gateway.core.principal import Principal
 from gateway.core.session import Session
+from gateway.core.watchers import MAX_PREFIXES
 from gateway.storage.record import decode_body
 from tests.gateway.core.bus_toys import Make
 
@@ -36,6 +37,20 @@ def test_joining_notifies_other_sessions_and_returns_their_peers(core: Core, joi
     assert core.bus.peers_in("lobby") == [b.peer, c.peer]
     assert core.bus.listener_count("lobby") == 2
     assert (core.bus.listeners("lobby", "toy"), core.bus.listeners("lobby", "x")) == ([b, c], [])
+
+
+def test_who_listens_to_too_much_is_told_what_to_do(core: Core, join: Make) -> None:
+    core.bus.subscriptions = 1
+    session = join("lobby")
+    text = (
+        "this connection listens to 1 channels already, the most that limits.subscriptions allows; unsubscribe from one"
+    )
+    with pytest.raises(TooManySubscriptions, match=text):
+        core.bus.subscribe(session, "attic")
+    for number in range(MAX_PREFIXES):
+        core.bus.watchers.add(session, f"{number}/")
+    with pytest.raises(TooManySubscriptions, match=r"listens to 100 patterns already, .*; unsubscribe from one"):
+        core.bus.watchers.add(session, "attic/")
 
 
 class Deaf(Session):
@@ -94,7 +109,7 @@ def test_sessions_are_counted_by_address(core: Core, toy_session: type[ToySessio
     for session in sessions:
         session.receive_eof()
     assert [core.bus.session_count_from(address) for address in "xyz"] == [0, 0, 0]
-    assert not core.bus._addresses
+    assert not core.bus._networks
 
 
 # Identities

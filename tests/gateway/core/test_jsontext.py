@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.core.jsontext import MAX_DEPTH, SHORT_SIZE, check, dumps, is_json, loads, one_line
+from gateway.core.jsontext import MAX_DEPTH, SHORT_SIZE, dumps, find_reply_id, is_json, loads, one_line
 from gateway.core.nesting import depth, has_more_values
 
 
@@ -184,7 +184,7 @@ def agree(text: bytes) -> bool:
     except ValueError:
         value = ValueError
     try:
-        reply = check(text)
+        reply = find_reply_id(text)
     except ValueError:
         return value is ValueError
     said = value.get("inReplyTo") if isinstance(value, dict) else None

@@ -8,7 +8,7 @@ import pytest
 from gateway.core.errors import Forbidden, NotSubscribed, ProtocolError, Throttled, Unavailable
 from gateway.core.message import Form, Message, PendingForm
 from gateway.core.outbox import BURST_FACTOR, LOW_WATER, MAX_STREAMS
-from gateway.core.presence import NOTICES_PER_REQUEST, TOLD_PER_REQUEST
+from gateway.core.presence import JOIN_NOTICES_PER_REQUEST, LEAVE_NOTICES_PER_REQUEST
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
@@ -315,11 +315,11 @@ def test_every_request_is_checked(core: Core, session: ToySession) -> None:
 def test_leaving_a_crowd_is_charged_for_every_notice(core: Core, toy_session: type[ToySession]) -> None:
     charged: list[tuple[str, float]] = []
     core.bus.charge = lambda network, requests: charged.append((network, requests))
-    crowd = [toy_session(core.bus) for _ in range(3 * NOTICES_PER_REQUEST)]
+    crowd = [toy_session(core.bus) for _ in range(3 * LEAVE_NOTICES_PER_REQUEST)]
     for each in crowd:
         core.bus.subscribe(each, "lobby")
     crowd.pop().stop_listening("lobby")
-    assert charged == [("", 3 - 1 / NOTICES_PER_REQUEST)]
+    assert charged == [("", 3 - 1 / LEAVE_NOTICES_PER_REQUEST)]
     crowd.pop().receive_eof()
     with pytest.raises(NotSubscribed):
         crowd[0].stop_listening("elsewhere")
@@ -328,7 +328,7 @@ def test_leaving_a_crowd_is_charged_for_every_notice(core: Core, toy_session: ty
 
 def test_joining_a_crowd_is_charged_for_every_notice(core: Core, toy_session: type[ToySession]) -> None:
     """To join and to hang up, again and again, would otherwise tell thousands for two requests."""
-    for _ in range(2 * TOLD_PER_REQUEST):
+    for _ in range(2 * JOIN_NOTICES_PER_REQUEST):
         core.bus.subscribe(toy_session(core.bus), "lobby")
     charged: list[tuple[str, float]] = []
     core.bus.charge = lambda network, requests: charged.append((network, requests))

@@ -188,7 +188,7 @@ def test_late_bodies_and_departed_clients_disturb_no_other_request(local: Any) -
 @pytest.fixture
 def idle(local: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A gateway on which no connection is busy, so that none waits for a turn of its own."""
-    monkeypatch.setattr("gateway.shells.turns.ALLOWANCE", math.inf)
+    monkeypatch.setattr("gateway.shells.turns.ALLOWANCE_SECONDS", math.inf)
     return local
 
 

@@ -166,7 +166,7 @@ def test_long_answers_wait_for_each_other(run: Any, monkeypatch: pytest.MonkeyPa
             patch.setattr(answer_scheduler, "MAX_SLOTS_PER_NETWORK", 0)
             with pytest.raises(Throttled) as refused:
                 await ask("third")
-        assert refused.value.retry_after_seconds == answer_scheduler.MAX_WAIT
+        assert refused.value.retry_after_seconds == answer_scheduler.MAX_WAIT_SECONDS
 
     run(check)
     assert order == ["first begins", "first ends", "second begins", "second ends"]

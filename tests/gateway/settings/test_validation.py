@@ -86,3 +86,19 @@ def test_a_name_that_is_nearly_that_of_a_setting_is_corrected(tmp_path: Path, mo
         "prt: no such setting; did you mean port?",
         "sprout.prot: no such setting; did you mean sprout.port?",
     ]
+
+
+@pytest.mark.parametrize("text", [b"port = ", b'host = "\xff"'])
+def test_a_file_that_cannot_be_parsed_is_named(tmp_path: Path, text: bytes) -> None:
+    (file := tmp_path / "trellis.toml").write_bytes(text)
+    with pytest.raises(config.BadConfiguration, match=re.escape(f"{file}: not valid TOML: ")):
+        config.load(ADAPTERS, file)
+
+
+def test_a_variable_that_cannot_be_parsed_is_not_blamed_on_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file := tmp_path / "trellis.toml").touch()
+    monkeypatch.setenv("TRELLIS_CHANNELS", "{bad")
+    with pytest.raises(config.BadConfiguration, match=r'^environment: .*"channels".*; write JSON, or one variable for'):
+        config.load(ADAPTERS, file)

@@ -87,7 +87,7 @@ def test_a_request_waits_while_its_network_has_taken_too_much_of_the_loop(sock: 
     asyncio.run(check())
 
 
-def test_a_new_connection_waits_in_line_because_it_may_become_a_websocket(sock: socket.socket) -> None:
+def test_a_new_connection_waits_in_queue_because_it_may_become_a_websocket(sock: socket.socket) -> None:
     async def check() -> None:
         now, started = 100.0, list[str]()
         http, read_pacer = await one_of_two_networks(noting(started), sock, lambda: now)
@@ -129,7 +129,7 @@ def test_new_connections_that_waited_do_not_begin_all_at_once(
         await asyncio.sleep(0.1)
         assert parsed == [b"0"]
         connections[1].connection_lost(None)
-        assert connections[1] not in connections[2]._lines._places
+        assert connections[1] not in connections[2]._queues._places
         now += 1.5
         read_pacer.record_bytes("192.0.2.2", 1, None)
         read_pacer.record_bytes(NETWORK, 1, None)
@@ -180,7 +180,7 @@ def test_each_turn_of_a_long_body_checks_the_share_of_the_network(sock: socket.s
 
 
 def test_a_request_with_a_fragmented_body_is_answered(sock: socket.socket) -> None:
-    """It waits in line for its answer, and its body for the debt: neither may keep the other from going on."""
+    """It waits in the queue for its answer, and its body for the debt: neither may keep the other from going on."""
 
     async def check() -> None:
         now, bodies = 100.0, list[bytes]()
@@ -213,7 +213,7 @@ def test_a_request_with_a_fragmented_body_is_answered(sock: socket.socket) -> No
                     read_pacer.record_bytes(NETWORK, 1, None)
                     await asyncio.sleep(0.001)
             assert bodies[-1] == body.replace(b"\r\n1\r\n", b"")
-        assert not http._lines._places
+        assert not http._queues._places
 
     asyncio.run(check())
 
@@ -282,7 +282,7 @@ def test_a_head_that_waits_with_each_byte_gets_no_more_time(
             byte = bytes((next(head),))
             first.data_received(byte)
             http.data_received(byte)
-            assert http.has_unparsed, "each byte waits in line, which stops the timer of the head"
+            assert http.has_unparsed, "each byte waits in the queue, which stops the timer of the head"
             await asyncio.sleep(0.05)
             assert perf_counter() < began + 20
         first.transport.abort()
@@ -324,7 +324,7 @@ def test_input_after_the_last_response_is_paced(sock: socket.socket) -> None:
     asyncio.run(check())
 
 
-def test_a_disconnect_while_waiting_in_line_is_noticed(sock: socket.socket) -> None:
+def test_a_disconnect_while_waiting_in_queue_is_noticed(sock: socket.socket) -> None:
     """A crowd that is not answered in time would otherwise wait behind the handshakes that it gave up, for ever."""
 
     async def check() -> None:

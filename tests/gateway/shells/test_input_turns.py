@@ -17,7 +17,7 @@ from gateway.shells import client_websocket
 from gateway.shells.client_websocket import open_websocket
 from gateway.shells.input_turns import BUSY_PORTION, PORTION, InputTurns, SharedInputTurns, Step, input_turns
 from gateway.shells.links import Dialler
-from gateway.shells.turns import ALLOWANCE, turns_of
+from gateway.shells.turns import ALLOWANCE_SECONDS, turns_of
 
 STEPS = 10
 
@@ -88,9 +88,9 @@ def test_light_input_is_handled_at_once(clock: SecondsClock) -> None:
 
 def test_heavy_input_takes_turns_with_others(clock: SecondsClock) -> None:
     async def scenario() -> None:
-        work, turns = SlowInput(clock, ALLOWANCE), input_turns()
+        work, turns = SlowInput(clock, ALLOWANCE_SECONDS), input_turns()
         assert turns.portion == PORTION
-        assert await _played(work, turns) == pytest.approx(STEPS * ALLOWANCE)
+        assert await _played(work, turns) == pytest.approx(STEPS * ALLOWANCE_SECONDS)
         assert len(set(work.done)) == STEPS
         assert turns.portion == BUSY_PORTION
         assert turns_of(asyncio.get_running_loop()).progress.done >= STEPS - 2, "the first steps showed that it is busy"
@@ -100,7 +100,7 @@ def test_heavy_input_takes_turns_with_others(clock: SecondsClock) -> None:
 
 def test_without_asyncio_others_have_their_turns_too(clock: SecondsClock) -> None:
     async def scenario() -> None:
-        work, others = SlowInput(clock, ALLOWANCE), list[int]()
+        work, others = SlowInput(clock, ALLOWANCE_SECONDS), list[int]()
 
         async def count() -> None:
             while True:
@@ -118,7 +118,7 @@ def test_without_asyncio_others_have_their_turns_too(clock: SecondsClock) -> Non
 
 def test_a_connection_that_ends_while_it_waits_for_a_turn_handles_nothing_more(clock: SecondsClock) -> None:
     async def scenario() -> None:
-        work, turns = SlowInput(clock, 2 * ALLOWANCE), input_turns()
+        work, turns = SlowInput(clock, 2 * ALLOWANCE_SECONDS), input_turns()
         running = asyncio.ensure_future(turns.run(work.step))
         shared = turns_of(asyncio.get_running_loop())
         while not shared.progress.waiting:
@@ -134,7 +134,7 @@ def test_a_connection_that_ends_while_it_waits_for_a_turn_handles_nothing_more(c
 
 def test_a_bug_in_a_turn_ends_its_connection_and_no_other(clock: SecondsClock) -> None:
     async def scenario() -> None:
-        work, turns = SlowInput(clock, 2 * ALLOWANCE), input_turns()
+        work, turns = SlowInput(clock, 2 * ALLOWANCE_SECONDS), input_turns()
 
         def wrong() -> bool:
             if work.step() and len(work.done) > 2:
@@ -154,7 +154,7 @@ def test_input_of_a_link_is_handled_in_turns(clock: SecondsClock, core: Any, toy
 
     class SlowListener(toy_session):  # type: ignore[misc]  # a fixture
         def handle(self, data: bytes) -> None:
-            clock.now += ALLOWANCE
+            clock.now += ALLOWANCE_SECONDS
             heard.append(data)
             self.penalty = Penalty() if penalised else None
 

@@ -280,10 +280,10 @@ def test_a_fault_in_a_session_does_not_end_the_link(play: Any, core: Any, make_b
 def test_the_log_names_links_without_their_queries_which_may_hold_keys(
     play: Any, make_broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = set[tuple[str, str]]()
+    said = set[tuple[str, str, str]]()
 
-    def note(text: str, *, address: str, **_more: Any) -> None:
-        said.add((text, address))
+    def note(text: str, *, protocol: str, address: str, **_more: Any) -> None:
+        said.add((text, protocol, address))
 
     async def scenario() -> None:
         async with other(stays=True) as place, dialled(make_broken(place.port, "ws://x.example/?key=secret")) as link:
@@ -293,8 +293,9 @@ def test_the_log_names_links_without_their_queries_which_may_hold_keys(
 
     monkeypatch.setattr(links, "logger", SimpleNamespace(info=note, warning=note, exception=note))
     play(scenario)
-    texts = "a link is up", "a link failed; the others go on", "a link is down", "a link is let go", "a link is taken"
-    assert said == {(text, "ws://x.example/") for text in texts}
+    held = "another member holds the link now", "this gateway holds the link now"
+    texts = "a link is up", "a link failed; the others go on", "a link is down", *held
+    assert said == {(text, "toy", "ws://x.example/") for text in texts}
 
 
 def test_a_fault_while_the_gateway_stops_does_not_prevent_cancellation(play: Any, core: Any, toy_session: Any) -> None:

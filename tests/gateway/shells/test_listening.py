@@ -135,7 +135,7 @@ def _secure(name: str, identity: Path, seconds: float) -> Iterator[ShellServer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity)
     backend, listen = TLS[name]
-    tls = tcp_server.Handshakes(context, HANDSHAKES, seconds=seconds)
+    tls = tcp_server.Handshakes(context, HANDSHAKES, timeout_seconds=seconds)
     yield from run(backend, partial(tcp, listen=listen, tls=tls), framed=False)
     assert HANDSHAKES.inside == 0
 

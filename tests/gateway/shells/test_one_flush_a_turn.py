@@ -18,8 +18,8 @@ from gateway.core.frames import text_frame
 from gateway.core.message import Message
 from gateway.core.read_pacer import PenalizableSession, ReadPacer
 from gateway.shells import fast
-from gateway.shells.flusher import MAX_TURNS, MAX_WAIT, flusher_of
-from gateway.shells.turns import CHEAP_SECONDS, FIRST_PORTION, LONG_TURN, turns_of
+from gateway.shells.flusher import MAX_TURNS, MAX_WAIT_SECONDS, flusher_of
+from gateway.shells.turns import CHEAP_SECONDS, FIRST_PORTION, LONG_TURN_SECONDS, turns_of
 from tests.gateway.shells.fast_peers import Echo, RecordingTransport, new_bus
 
 pytestmark = pytest.mark.usefixtures("allowed")
@@ -131,7 +131,7 @@ def test_long_reads_that_come_together_do_not_share_one_turn(
 
     class Slow(Echo):
         def handle(self, data: bytes) -> None:
-            work.take(2 * LONG_TURN)
+            work.take(2 * LONG_TURN_SECONDS)
             handled.append(data)
 
     async def check() -> None:
@@ -177,7 +177,7 @@ def test_a_flush_gathers_messages_for_a_bounded_time(sock: socket.socket, monkey
         return waited
 
     assert 10 < asyncio.run(turns(0.0)) <= MAX_TURNS + 2
-    assert asyncio.run(turns(MAX_WAIT)) <= 2
+    assert asyncio.run(turns(MAX_WAIT_SECONDS)) <= 2
 
 
 @pytest.mark.parametrize("tail", [b"", bytes((0x88, 0x80, 0, 0, 0, 0))], ids=["open", "closed"])
@@ -263,7 +263,7 @@ def test_a_penalized_session_waits_for_its_turn_and_pays_while_others_have_input
         good.data_received(masked(b"x"))
         bad.data_received(masked(b"not alone"))
         assert charged[1:] == [0.0, pytest.approx(cost)]
-        turns_of(asyncio.get_running_loop()).spend(LONG_TURN)
+        turns_of(asyncio.get_running_loop()).spend(LONG_TURN_SECONDS)
         bad.data_received(masked(b"x"))
         assert bad._unhandled is not None
         good.data_received(masked(b"y"))

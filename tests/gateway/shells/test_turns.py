@@ -9,19 +9,19 @@ import pytest
 
 from gateway.shells.cpu_time import CpuTime
 from gateway.shells.turns import (
-    ALLOWANCE,
-    BELIEVED,
+    ALLOWANCE_SECONDS,
+    BELIEVED_SECONDS,
     BUSY_FIRST,
-    BYTE_DELAY,
+    BYTE_DELAY_SECONDS,
     FIRST_PORTION,
-    LONG_TURN,
+    LONG_TURN_SECONDS,
     MAX_PORTION,
     MAX_YIELD_SECONDS,
     MIN_PORTION,
-    MOST_USED,
+    MOST_USED_SECONDS,
     SHARE,
     SILENCE_SECONDS,
-    TURN,
+    TURN_SECONDS,
     WAITING,
     WATCH_SECONDS,
     LoopUsage,
@@ -53,7 +53,7 @@ class Noted:
 
     def take_turn(self) -> None:
         self._done.append(self._name)
-        self._turns.spend(LONG_TURN)
+        self._turns.spend(LONG_TURN_SECONDS)
 
 
 class SteppedClock:
@@ -73,7 +73,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SteppedClock:
 def test_other_connections_have_a_turn_after_each_long_portion() -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
-        busy = [Busy(turns, 5, LONG_TURN) for _ in range(2)]
+        busy = [Busy(turns, 5, LONG_TURN_SECONDS) for _ in range(2)]
         for one in busy:
             turns.add(one, -one.left)
         for done in range(1, 11):
@@ -106,7 +106,7 @@ def test_the_connection_that_used_least_lately_goes_first(clock: SteppedClock) -
 def test_a_turn_is_shorter_while_others_have_input(clock: SteppedClock) -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
-        for length in (LONG_TURN, TURN, LONG_TURN):
+        for length in (LONG_TURN_SECONDS, TURN_SECONDS, LONG_TURN_SECONDS):
             assert turns.budget_seconds == length
             turns.spend(length * 0.75)
             assert not turns.is_used_up
@@ -114,7 +114,7 @@ def test_a_turn_is_shorter_while_others_have_input(clock: SteppedClock) -> None:
             assert turns.is_used_up
             await asyncio.sleep(0)
             assert not turns.is_used_up
-            if length == LONG_TURN:
+            if length == LONG_TURN_SECONDS:
                 turns.other_arrivals += 1
             else:
                 clock.now += SILENCE_SECONDS
@@ -125,7 +125,7 @@ def test_a_turn_is_shorter_while_others_have_input(clock: SteppedClock) -> None:
 def test_busy_connections_yield_to_light_ones_for_a_bounded_time(clock: SteppedClock) -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
-        busy = Busy(turns, 3, LONG_TURN)
+        busy = Busy(turns, 3, LONG_TURN_SECONDS)
         turns.add(busy, 0.0)
         for left in (2, 1):
             for _ in range(10):
@@ -168,7 +168,7 @@ def test_short_reads_come_before_long_ones_and_busy_connections(
         assert turns.progress.waiting == 5
         await asyncio.sleep(0)
         assert done == ["short"]
-        clock.now += 3 * MAX_PORTION * BYTE_DELAY
+        clock.now += 3 * MAX_PORTION * BYTE_DELAY_SECONDS
         turns.add_light(Noted(turns, done, "late"), FIRST_PORTION)
         for _ in range(BUSY_FIRST + 1):
             await asyncio.sleep(0)
@@ -201,9 +201,9 @@ def test_a_failure_does_not_end_the_turns_of_others() -> None:
 def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock: SteppedClock) -> None:
     portion = Portion()
     assert portion.size == FIRST_PORTION
-    portion.used(clock.now - 2 * TURN, portion.size, worked=both(2 * TURN))
+    portion.used(clock.now - 2 * TURN_SECONDS, portion.size, worked=both(2 * TURN_SECONDS))
     assert FIRST_PORTION / 3 < portion.size < FIRST_PORTION / 1.9
-    portion.used(clock.now - 1000 * TURN, portion.size, worked=both(1000 * TURN))
+    portion.used(clock.now - 1000 * TURN_SECONDS, portion.size, worked=both(1000 * TURN_SECONDS))
     assert portion.size == MIN_PORTION
     assert portion.busy
     for _ in range(20):
@@ -215,11 +215,11 @@ def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock
 
 def test_a_portion_does_not_shrink_because_other_programs_had_the_processor(clock: SteppedClock) -> None:
     portion = Portion()
-    portion.used(clock.now - 4 * TURN, portion.size, worked=both(TURN / 2))
+    portion.used(clock.now - 4 * TURN_SECONDS, portion.size, worked=both(TURN_SECONDS / 2))
     assert portion.size == FIRST_PORTION
-    portion.used(clock.now - 4 * TURN, portion.size, worked=both(TURN / 8))
+    portion.used(clock.now - 4 * TURN_SECONDS, portion.size, worked=both(TURN_SECONDS / 8))
     assert portion.size == FIRST_PORTION
-    portion.used(clock.now - 80 * TURN, portion.size, worked=both(TURN / 8))
+    portion.used(clock.now - 80 * TURN_SECONDS, portion.size, worked=both(TURN_SECONDS / 8))
     assert portion.size < FIRST_PORTION / 9, "it waited too long, perhaps for the disk"
 
 
@@ -230,7 +230,7 @@ def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Stepped
         load.add(0.001, clock.now)
         assert not load.busy
         clock.now += 0.001 / SHARE
-    for _ in range(int(ALLOWANCE / 0.001) + 1):
+    for _ in range(int(ALLOWANCE_SECONDS / 0.001) + 1):
         clock.now += 0.001
         load.add(0.001, clock.now)
     assert load.busy
@@ -255,7 +255,7 @@ def test_a_connection_is_not_busy_because_other_programs_had_the_processor(clock
 
 def test_a_step_long_only_by_the_clock_makes_no_connection_busy(clock: SteppedClock) -> None:
     load = LoopUsage()
-    assert load.add(0.1, clock.now) == BELIEVED
+    assert load.add(0.1, clock.now) == BELIEVED_SECONDS
     assert not load.busy
     assert load.add(0.1, clock.now, both(0.1)) == 0.1
     assert load.busy
@@ -282,7 +282,7 @@ def test_cpu_time_of_other_threads_is_charged_but_makes_no_connection_busy(clock
 def test_nothing_is_charged_more_than_it_took_by_the_clock(clock: SteppedClock) -> None:
     """A reading of the CPU time that several steps share includes what was done before them."""
     load = LoopUsage()
-    assert load.add(ALLOWANCE, clock.now, both(1.0)) == ALLOWANCE
+    assert load.add(ALLOWANCE_SECONDS, clock.now, both(1.0)) == ALLOWANCE_SECONDS
     assert not load.busy
 
 
@@ -290,6 +290,6 @@ def test_the_remembered_usage_of_a_connection_is_bounded(clock: SteppedClock) ->
     load = LoopUsage()
     load.add(1000.0, clock.now, both(1000.0))
     assert load.busy
-    clock.now += MOST_USED / SHARE
+    clock.now += MOST_USED_SECONDS / SHARE
     assert not load.busy
     assert load.priority <= LoopUsage().priority, "and nobody new comes before it any more"

@@ -23,7 +23,7 @@ from tests.adapters.streamr.conftest import V32, Broker, Publisher, unsigned
 URL = "ws://broker.example:8890"
 SINCE = 1_700_000_000_000
 
-settings: Any = StreamrAdapter.settings  # peers as a file has them
+settings: Any = StreamrAdapter.settings_model  # peers as a file has them
 Dial = Callable[..., tuple[Broker, StreamrLink]]
 
 
@@ -79,7 +79,7 @@ def test_a_link_subscribes_and_requests_missed_messages(dial: Dial) -> None:
     broker.say("newsletter", 1)
     session.tick(broker.clock())
     assert [frame[3:5] for frame in told(broker, session)] == [["news/today", 1]]
-    assert "secret" not in repr(broker.adapter.options)
+    assert "secret" not in repr(broker.adapter.settings)
 
 
 def test_received_messages_are_published_once(dial: Dial) -> None:

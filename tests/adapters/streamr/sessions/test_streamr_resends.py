@@ -11,7 +11,7 @@ import pytest
 from adapters.streamr.model.stored import SLICE
 from gateway.access.revocation import POLICY, RIGHT_ENDED, Revocation
 from gateway.core import answer_scheduler
-from gateway.core.answer_scheduler import MAX_WAIT, QUIET
+from gateway.core.answer_scheduler import MAX_WAIT_SECONDS, QUIET_MS
 from gateway.core.errors import Unavailable
 from gateway.core.outbox import MAX_STREAMS
 
@@ -209,7 +209,7 @@ def test_live_messages_come_between_the_slices_of_a_resend(broker: Any) -> None:
     for number in range(4 * SLICE):
         broker.say("s", {"n": number})
         broker.clock.now += 1
-    broker.clock.now += QUIET
+    broker.clock.now += QUIET_MS
     reader = broker.listener("s")
     reader.receive_data(b'[2,12,"r","s",0,[0,0],null,null]')
     broker.core.drain()
@@ -231,7 +231,7 @@ def test_live_messages_come_between_the_slices_of_a_resend(broker: Any) -> None:
 def test_a_resend_is_pulled_as_fast_as_it_is_read_and_no_faster(broker: Any) -> None:
     for _ in range(40):
         broker.say("s", "x" * 100_000)
-    broker.clock.now += QUIET
+    broker.clock.now += QUIET_MS
     session = broker.open()
     session.receive_data(b'[2,11,"r","s",0,99,null]')
     while session.has_more or session.resends:
@@ -264,7 +264,7 @@ def test_revoking_the_right_ends_a_running_resend(make_broker: Callable[..., Any
     Revocation(broker.access, broker.bus, broker.core.posted.put)
     for number in range(8 * SLICE):
         broker.say("s", {"n": number})
-    broker.clock.now += QUIET
+    broker.clock.now += QUIET_MS
     token, sessions = broker.token(alice), [broker.open(), broker.open()]
     sessions[0].receive_data(json.dumps([2, 11, "r", "s", 0, 99, token]).encode())
     sessions[1].receive_data(json.dumps([2, 9, "r", f"SYSTEM/keyexchange/{alice.address}", 0, token]).encode())
@@ -302,7 +302,7 @@ def test_an_index_failure_ends_a_running_resend_with_an_error(broker: Any, monke
         broker.say("s", {"n": number})
         broker.clock.now += 1
     broker.core.settle()
-    broker.clock.now += QUIET
+    broker.clock.now += QUIET_MS
     session = broker.open()
     session.receive_data(b'[2,12,"r","s",0,[0,0],null,null]')
     frames = broker.frames(session)
@@ -335,10 +335,10 @@ def test_a_resend_that_finds_no_place_waits_for_one_and_then_is_refused(
         assert [frame[1] for frame in rest(history, session)] == [4, 1, 1, 1, 1, 5], "each gives its place back"
     answers.request_slot("", lambda: None)
     first.receive_data(b'[2,11,"again","s",0,9,null]')
-    monkeypatch.setattr(answer_scheduler, "MAX_WAIT", -1.0)
+    monkeypatch.setattr(answer_scheduler, "MAX_WAIT_SECONDS", -1.0)
     answers.tick()
     assert history.frames(first) == [
-        [2, 7, "again", f"Resend request failed: too many requests, try again in {MAX_WAIT} s", "RESEND_FAILED"]
+        [2, 7, "again", f"Resend request failed: too many requests, try again in {MAX_WAIT_SECONDS} s", "RESEND_FAILED"]
     ]
     assert not first.resends
 

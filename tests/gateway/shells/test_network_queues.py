@@ -1,4 +1,4 @@
-"""HTTP requests of one network wait in line while it has used up its share of the loop."""
+"""HTTP requests of one network wait in a queue while it has used up its share of the loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gateway.shells.network_lines import Line, NetworkLines
+from gateway.shells.network_queues import NetworkQueues, QueueName
 
 
 class Owing:
@@ -31,11 +31,11 @@ class Waiting:
         self._cost = cost
 
     @property
-    def line(self) -> Line:
-        return Line(self.network, is_new=True, is_penalized=self.is_penalized)
+    def queue_name(self) -> QueueName:
+        return QueueName(self.network, is_new=True, is_penalized=self.is_penalized)
 
     @property
-    def line_wait(self) -> float:
+    def queue_wait(self) -> float:
         self._of.asked += 1
         return self._of.wait
 
@@ -46,16 +46,16 @@ class Waiting:
             raise RuntimeError("a bug")
 
 
-def play(scenario: Callable[[NetworkLines], Awaitable[None]]) -> NetworkLines:
-    async def play() -> NetworkLines:
+def play(scenario: Callable[[NetworkQueues], Awaitable[None]]) -> NetworkQueues:
+    async def play() -> NetworkQueues:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, _context: None)
-        lines = NetworkLines(loop)
-        await scenario(lines)
+        queues = NetworkQueues(loop)
+        await scenario(queues)
         async with asyncio.timeout(20):
-            while lines._lines:
+            while queues._queues:
                 await asyncio.sleep(0.001)
-        return lines
+        return queues
 
     return asyncio.run(play())
 
@@ -64,10 +64,10 @@ def test_waiters_begin_in_order_one_after_another() -> None:
     owing = Owing("owing", 0.001)
     waiting = [Waiting(owing, cost=0.001) for _ in range(5)]
 
-    async def scenario(lines: NetworkLines) -> None:
-        assert all(lines.must_wait(each) for each in waiting[:4])
+    async def scenario(queues: NetworkQueues) -> None:
+        assert all(queues.must_wait(each) for each in waiting[:4])
         owing.wait = 0.0
-        assert lines.must_wait(waiting[4]), "others came before"
+        assert queues.must_wait(waiting[4]), "others came before"
         while not owing.begun:
             await asyncio.sleep(0)
         assert owing.begun == waiting[:1]
@@ -83,8 +83,8 @@ def test_one_waiter_begins_in_each_iteration_of_the_loop_even_without_debts() ->
     owing = Owing("owing")
     waiting = [Waiting(owing) for _ in range(4)]
 
-    async def scenario(lines: NetworkLines) -> None:
-        assert [lines.must_wait(each) for each in waiting] == [False, True, True, True]
+    async def scenario(queues: NetworkQueues) -> None:
+        assert [queues.must_wait(each) for each in waiting] == [False, True, True, True]
         for count in range(3):
             assert owing.begun == waiting[1 : count + 1]
             await asyncio.sleep(0)
@@ -94,10 +94,10 @@ def test_one_waiter_begins_in_each_iteration_of_the_loop_even_without_debts() ->
 
 
 def test_a_network_without_debt_does_not_wait() -> None:
-    async def scenario(lines: NetworkLines) -> None:
+    async def scenario(queues: NetworkQueues) -> None:
         owing = Owing("owing", 0.001)
-        assert lines.must_wait(Waiting(owing))
-        assert not lines.must_wait(Waiting(Owing("fair")))
+        assert queues.must_wait(Waiting(owing))
+        assert not queues.must_wait(Waiting(Owing("fair")))
         owing.wait = 0.0
 
     play(scenario)
@@ -108,27 +108,27 @@ def test_ended_waiters_are_skipped_and_an_error_stops_no_other() -> None:
     gone, broken, last = (Waiting(owing) for _ in range(3))
     broken.fails = True
 
-    async def scenario(lines: NetworkLines) -> None:
+    async def scenario(queues: NetworkQueues) -> None:
         anybody: list[Any] = [gone, broken, last]
-        assert all(lines.must_wait(each) for each in anybody)
-        lines.leave(gone)
-        lines.leave(Waiting(Owing("unknown")))
+        assert all(queues.must_wait(each) for each in anybody)
+        queues.leave(gone)
+        queues.leave(Waiting(Owing("unknown")))
         owing.wait = 0.0
 
     play(scenario)
     assert owing.begun == [broken, last]
 
 
-def test_only_the_first_in_line_is_checked() -> None:
+def test_only_the_first_in_queue_is_checked() -> None:
     """Hundreds that each looked again when the debt is paid would cost more than the answers."""
     owing = Owing("owing", 0.001)
 
-    async def scenario(lines: NetworkLines) -> None:
+    async def scenario(queues: NetworkQueues) -> None:
         for _ in range(100):
-            lines.join(Waiting(owing))
+            queues.join(Waiting(owing))
         owing.asked = 0
         for _ in range(3):
-            lines._admit(Waiting(owing).line)
+            queues._admit(Waiting(owing).queue_name)
         assert owing.asked == 3
         owing.wait = 0.0
 
@@ -139,37 +139,37 @@ def test_only_the_first_in_line_is_checked() -> None:
 def test_penalized_connections_wait_in_a_separate_line() -> None:
     penalty, debt = Owing("owing", 0.02), Owing("owing", 0.001)
 
-    async def scenario(lines: NetworkLines) -> None:
+    async def scenario(queues: NetworkQueues) -> None:
         bad, good = Waiting(penalty), Waiting(debt)
         bad.is_penalized = True
-        assert lines.must_wait(bad)
-        assert not lines.must_wait(Waiting(Owing("owing")))
-        assert lines.must_wait(good)
+        assert queues.must_wait(bad)
+        assert not queues.must_wait(Waiting(Owing("owing")))
+        assert queues.must_wait(good)
         debt.wait = 0.0
         while not debt.begun:
             await asyncio.sleep(0)
         assert not penalty.begun
-        lines.leave(bad)
+        queues.leave(bad)
 
     play(scenario)
     assert not penalty.begun
 
 
-def test_a_waiter_penalized_in_line_delays_no_other() -> None:
+def test_a_waiter_penalized_in_queue_delays_no_other() -> None:
     debt = Owing("owing", 0.001)
     bad, good = Waiting(Owing("owing", 60.0)), Waiting(debt)
 
-    async def scenario(lines: NetworkLines) -> None:
-        lines.join(bad)
-        lines.join(good)
+    async def scenario(queues: NetworkQueues) -> None:
+        queues.join(bad)
+        queues.join(good)
         bad.is_penalized = True
-        lines._admit(good.line)
-        assert lines._places[bad].is_penalized
+        queues._admit(good.queue_name)
+        assert queues._places[bad].is_penalized
         debt.wait = 0.0
-        lines._admit(good.line)
+        queues._admit(good.queue_name)
         assert debt.begun == [good]
-        lines.leave(bad)
-        lines._admit(bad.line)
+        queues.leave(bad)
+        queues._admit(bad.queue_name)
 
     play(scenario)
 
@@ -178,10 +178,10 @@ def test_a_waiter_that_has_begun_continues_before_others() -> None:
     owing = Owing("owing", 0.001)
     waiting = [Waiting(owing) for _ in range(3)]
 
-    async def scenario(lines: NetworkLines) -> None:
-        lines.join(waiting[0])
-        lines.join(waiting[1])
-        lines.join(waiting[2], first=True)
+    async def scenario(queues: NetworkQueues) -> None:
+        queues.join(waiting[0])
+        queues.join(waiting[1])
+        queues.join(waiting[2], first=True)
         owing.wait = 0.0
 
     play(scenario)
