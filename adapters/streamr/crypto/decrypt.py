@@ -114,7 +114,7 @@ class Decryptor:
             deliver(decrypted)
             return
         self._held.append(queue, HeldMessage(message, deliver, refuse, origin))
-        while self._held.full and (largest := self._held.largest) is not None:
+        while self._held.is_over_limit and (largest := self._held.largest) is not None:
             self._mark_unresponsive(largest.owner)
             self._release(largest)
 

@@ -57,7 +57,7 @@ class HeldMessages:
         return key in self._queues
 
     @property
-    def full(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Whether more than the limits allow is held."""
         return self._count > MAX_HELD or self._size > MAX_HELD_SIZE
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OTHER_CONTENT = "The id of this message belongs to one with other content"
 NOT_PUBLISHED = "The publisher is an address of the gateway, which did not publish this message here"
-LINK = f"{NAME}:peer"  # the principal of links to other brokers, which carry what many wrote
+LINK_PRINCIPAL = f"{NAME}:peer"  # the principal of links to other brokers, which carry what many wrote
 NO_PRINCIPAL = Principal("")  # for the rate of an author alone: the connection's own is checked elsewhere
 MAX_EXTERNAL = 65_536  # addresses that are known not to be the gateway's
 
@@ -143,7 +143,7 @@ class PublishHandler:
 
         A link brings messages of authors who have no rights here, so the right of the link counts.
         """
-        if is_signed(request.message) and requester.principal.name != LINK:
+        if is_signed(request.message) and requester.principal.name != LINK_PRINCIPAL:
             self._check_publisher(requester, request, verb, channel)
         elif not self._context.bus.allowed(requester.authenticate(request).principal, verb, channel):
             raise Forbidden(verb, channel)
@@ -163,7 +163,7 @@ class PublishHandler:
             author = peers.identity(NAME, publisher)
             requester.pace_author(author)
             return author
-        if not publisher or requester.principal.name == LINK:  # nothing proves who wrote an unsigned message
+        if not publisher or requester.principal.name == LINK_PRINCIPAL:  # nothing proves who wrote an unsigned message
             return requester.who
         for user in (requester.authenticate(request), requester.user):
             if user is not None and user.may_publish_as(publisher) and (peer := user.peer(peers)) is not None:

@@ -63,12 +63,12 @@ class CoreApi:
         self._forms = parts.forms
         self._own = parts.context.own.address
 
-    def admit(self, origin: str | None, host: str | None) -> None:
+    def check_origin(self, origin: str | None, host: str | None) -> None:
         """Raise unless a request to *host*, perhaps by a page of *origin*, is allowed, as on the WebSocket."""
         if (reason := self._context.access.origin_refusal(origin, host)) is not None:
             raise ApiError(403, reason)
 
-    def throttle(self, caller: RestCaller, channel: str = "") -> None:
+    def pace(self, caller: RestCaller, channel: str = "") -> None:
         """Raise `Throttled` if the caller's network exceeds the rate limit, in *channel* or altogether."""
         place = Peer(-1 - crc32(caller.network.encode()), NAME)
         self._context.bus.pace(Principal("", caller.network), place, channel)
@@ -234,7 +234,7 @@ class CoreApi:
         self._check_visible(caller, stream)
         return [{"storageNodeAddress": self._own}]
 
-    def kept(self, caller: RestCaller, address: str) -> Iterator[bytes]:
+    def stored_streams(self, caller: RestCaller, address: str) -> Iterator[bytes]:
         """The streams stored by the node *address*, which has to be this gateway."""
         if address.lower() != self._own:
             raise ApiError(404, f"Storage node not found: {address}")
