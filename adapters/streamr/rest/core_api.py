@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_LISTED = 256  # streams in one answer; `offset` asks for more
 CHANNELS_PER_SLICE = 64  # channels that one slice of the list examines
-MAX_DIGITS = 10  # of a number in a request
+MAX_DIGITS = 9  # of a number in a request
 MAX_ADDRESSES = 10_000  # in one answer
 
 # The gateway's verbs of which each operation of the reference requires one.
@@ -296,8 +296,8 @@ class CoreApi:
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     """The number *name* in the *query*; raises `ApiError` 400."""
     text = query.get(name, str(default))
-    if not text.isdecimal() or len(text) >= MAX_DIGITS:
-        raise ApiError(400, f"{name}: not a number: {text}")
+    if not text.isdecimal() or len(text) > MAX_DIGITS:
+        raise ApiError(400, f"{name}: expected a whole number of at most {MAX_DIGITS} digits, not {text}")
     return int(text)
 
 
