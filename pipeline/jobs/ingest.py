@@ -108,7 +108,7 @@ def _next_plan(run: Run, state: TableState) -> Plan | None:
             found = segments.find_new(directory, known, *limits, covered=state.spans.get(gateway, []))
             return {"gateway": gateway, "segments": [segment.dump() for segment in found]} if found else None
         case HttpSource() as source:
-            return remote.plan(source, lambda gateway: state.spans.get(gateway, []))
+            return remote.plan_batch(source, lambda gateway: state.spans.get(gateway, []))
     raise PipelineError("ingest needs a source: --source log:DIR or http:URL")
 
 
@@ -136,12 +136,13 @@ def _read_remote(run: Run, messages: Table, plan: Plan) -> ReadBatch:
     """Stage the rows of the records in *plan*, requested from a gateway."""
     source = run.options.source
     assert isinstance(source, HttpSource)
-    rows = remote.rows(run.spark, source, plan)
+    rows = remote.read_rows(run.spark, source, plan)
     seen = Observation()
-    with remote.told_by_workers():
+    with remote.raise_worker_errors():
         staged = messages.stage(rows.observe(seen, F.count("reason").alias("bad")).where("reason is null"))
     count, covers = seen.get["bad"], [[plan["after"] + 1, plan["until"]]]
-    return ReadBatch(plan["gateway"], covers, [], staged, remote.rejects(rows) if count else None, staged.rows + count)
+    rejects = remote.select_rejects(rows) if count else None
+    return ReadBatch(plan["gateway"], covers, [], staged, rejects, staged.rows + count)
 
 
 def _without_known(run: Run, messages: Table, rejects: Table, state: TableState, batch: ReadBatch) -> ReadBatch:
@@ -177,13 +178,13 @@ def _without_known(run: Run, messages: Table, rejects: Table, state: TableState,
 
 def _add_rejects(table: Table, batch: ReadBatch, number: int, plan: Plan) -> int:
     """Add the rejects of *batch*, the *number*-th, unless an attempt that was cut off has; return their number."""
-    told = table.state()
-    added = told.added if told.batch == number else 0
-    if told.batch < number and batch.rejects is not None:
-        with remote.told_by_workers():
+    state = table.state()
+    added = state.added if state.batch == number else 0
+    if state.batch < number and batch.rejects is not None:
+        with remote.raise_worker_errors():
             staged = table.stage(batch.rejects.select(*REJECTS.schema.fieldNames()))
         if staged.rows:
-            added = table.append(staged, replace(told, batch=number, plan=plan)).added
+            added = table.append(staged, replace(state, batch=number, plan=plan)).added
     for folder in batch.left:
         remove_folder(folder)
     return added

@@ -70,7 +70,7 @@ class RemoteLog(DataSource):
         return LogStream(self.options)
 
 
-def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str, Any] | None:
+def plan_batch(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str, Any] | None:
     """Plan the next records to read from the gateway at *source*, except those in *covered*; None if none are left."""
     gateway, last = extent(source)
     if gateway is None:
@@ -82,7 +82,7 @@ def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str,
     return {"gateway": gateway, "after": first - 1, "until": min(end, first - 1 + BATCH_RECORDS)}
 
 
-def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataFrame:
+def read_rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataFrame:
     """Read the lines of *plan* as rows of `bronze/messages`; `reason` is set in those that are not records."""
     spark.dataSource.register(RemoteLog)
     options = {"url": source.url, **{name: plan[name] for name in ("gateway", "after", "until")}}
@@ -91,7 +91,7 @@ def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataF
 
 
 @contextmanager
-def told_by_workers() -> Iterator[None]:
+def raise_worker_errors() -> Iterator[None]:
     """Raise `Unreachable` also where a worker did, whose error comes as the text of an exception of Spark's."""
     try:
         yield
@@ -101,6 +101,6 @@ def told_by_workers() -> Iterator[None]:
         raise
 
 
-def rejects(rows: DataFrame) -> DataFrame:
+def select_rejects(rows: DataFrame) -> DataFrame:
     """Return the rows of `bronze/rejects` in *rows*."""
     return rows.where("reason is not null").select("reason.*")

@@ -108,8 +108,8 @@ class SproutSession(SproutConnection):
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
         """Announce messages to all listeners, except those that are not delivered to Arbor."""
         if any(message.undelivered for message in run):
-            told = [NAME not in message.undelivered for message in run]
-            run, origins = list(compress(run, told)), list(compress(origins, told))
+            fits_arbor = [NAME not in message.undelivered for message in run]
+            run, origins = list(compress(run, fits_arbor)), list(compress(origins, fits_arbor))
         return sessions[0]._delivery.deliver(run, sessions, origins) if run else 0
 
     def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is announced later, to all
