@@ -68,10 +68,14 @@ def periods(hours: Iterable[int]) -> list[tuple[int, int]]:
     They leave out the longest pauses between these. A publisher that says 0 beside the present time therefore does not
     have the whole table searched, but only what has one of the two, by the statistics of files and of their pages.
     """
-    told = sorted(set(hours))
-    pauses = sorted(range(1, len(told)), key=lambda place: told[place - 1] - told[place])[: PERIODS - 1]
-    cuts = sorted(place for place in pauses if told[place] > told[place - 1] + 1)
-    return [(told[begin], told[end - 1]) for begin, end in zip([0, *cuts], [*cuts, len(told)], strict=True) if told]
+    ordered = sorted(set(hours))
+    pauses = sorted(range(1, len(ordered)), key=lambda place: ordered[place - 1] - ordered[place])[: PERIODS - 1]
+    cuts = sorted(place for place in pauses if ordered[place] > ordered[place - 1] + 1)
+    return [
+        (ordered[begin], ordered[end - 1])
+        for begin, end in zip([0, *cuts], [*cuts, len(ordered)], strict=True)
+        if ordered
+    ]
 
 
 def _hours(staged: Staged, time: str) -> set[int]:

@@ -108,10 +108,10 @@ def version(java: Path) -> int:
         ):
             return int(match[1])
     try:
-        told = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True)
+        listing = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return 0
-    base = next((line for line in told.stdout.splitlines() if line.startswith("java.base@")), "java.base@0")
+    base = next((line for line in listing.stdout.splitlines() if line.startswith("java.base@")), "java.base@0")
     number = base.removeprefix("java.base@").partition(".")[0].partition("-")[0].partition("+")[0]
     return int(number) if number.isdigit() else 0
 

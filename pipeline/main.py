@@ -72,7 +72,7 @@ def _prepare(options: Options) -> None:
 
 def repeat(name: str, run: Run, stop: threading.Event) -> None:
     """Run the job *name* once or, with the option *follow*, until *stop* is set; a gateway may then be away."""
-    do, said = job(name), ""
+    do, last_trouble = job(name), ""
     with JobLock(run.options.warehouse, f"run-{name}", patience_seconds=0):
         if not run.options.follow:
             do(run)
@@ -81,9 +81,9 @@ def repeat(name: str, run: Run, stop: threading.Event) -> None:
                 done, trouble = do(run), ""
             except Unreachable as error:
                 done, trouble = 0, f"{error}"
-            if trouble != said:
+            if trouble != last_trouble:
                 run.say(f"{name}: {trouble}; it is tried again" if trouble else f"{name}: goes on")
-                said = trouble
+                last_trouble = trouble
             if not done:
                 stop.wait(run.options.interval_seconds)
     run.say(f"{name}: done")

@@ -105,12 +105,12 @@ def _unfinished_rejects(plan: dict[str, Any], messages: Manifest | None) -> str:
     """Return the name of the part of rejects whose batch is not in `bronze/messages`, or "" if there is none."""
     if plan.get("batch", 0) <= (messages or {}).get("batch", 0):
         return ""
-    told = plan["plan"]
-    if "segments" in told:
-        covers = spans.union([[segment["first"], segment["last"]] for segment in told["segments"]])
+    batch_plan = plan["plan"]
+    if "segments" in batch_plan:
+        covers = spans.union([[segment["first"], segment["last"]] for segment in batch_plan["segments"]])
     else:
-        covers = [[told["after"] + 1, told["until"]]]
-    return f"batch={told['gateway']}-{covers[0][0]:020d}-{covers[-1][1]:020d}"
+        covers = [[batch_plan["after"] + 1, batch_plan["until"]]]
+    return f"batch={batch_plan['gateway']}-{covers[0][0]:020d}-{covers[-1][1]:020d}"
 
 
 def _counted(part: dict[str, Any]) -> tuple[str, int]:

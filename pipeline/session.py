@@ -111,14 +111,14 @@ def settings(options: Options, share: str = "") -> dict[str, str]:
 
 def object_store(environment: Mapping[str, str]) -> dict[str, str]:
     """Return Spark's settings for `s3a://`: its packages, unless they are among its jars, and where the store is."""
-    told = {}
+    options = {}
     if not any(jars().glob("hadoop-aws-*.jar")):
         hadoop = next(jars().glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
-        told["spark.jars.packages"] = ",".join((f"org.apache.hadoop:hadoop-aws:{hadoop}", *AWS_PACKAGES))
-        told["spark.jars.excludes"] = AWS_BUNDLE
+        options["spark.jars.packages"] = ",".join((f"org.apache.hadoop:hadoop-aws:{hadoop}", *AWS_PACKAGES))
+        options["spark.jars.excludes"] = AWS_BUNDLE
     if endpoint := environment.get(ENDPOINT):
-        told["spark.hadoop.fs.s3a.endpoint"] = endpoint
-        told["spark.hadoop.fs.s3a.path.style.access"] = "true"  # a bucket is no host name there
+        options["spark.hadoop.fs.s3a.endpoint"] = endpoint
+        options["spark.hadoop.fs.s3a.path.style.access"] = "true"  # a bucket is no host name there
     if region := environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION"):
-        told["spark.hadoop.fs.s3a.endpoint.region"] = region
-    return told
+        options["spark.hadoop.fs.s3a.endpoint.region"] = region
+    return options

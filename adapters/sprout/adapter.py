@@ -7,10 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from adapters.sprout.forest.trusted_gateways import is_node_id
+from adapters.sprout.forest.forest import is_node_id
 from adapters.sprout.forest.validate import CHECKS
 from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
-from adapters.sprout.mint.mint import PEER
+from adapters.sprout.mint.mint import PEER_PREFIX
 from adapters.sprout.sessions.peering import link
 from adapters.sprout.sessions.session import SproutSession
 from adapters.sprout.store.learning import learn
@@ -184,8 +184,8 @@ class SproutAdapter(Adapter):
     def in_use(self, fact: Fact) -> bool:
         """Whether *fact* is the identity of a peer that is connected."""
         what, id = fact.fields.get("what") or "", fact.fields["native"][NAME]
-        if what.startswith(PEER):
-            return self.bus.connection_count(int(what.removeprefix(PEER))) > 0
+        if what.startswith(PEER_PREFIX):
+            return self.bus.connection_count(int(what.removeprefix(PEER_PREFIX))) > 0
         peer = self.bus.peers.find(NAME, id)
         return peer is not None and self.bus.connection_count(peer.number) > 0
 

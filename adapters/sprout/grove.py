@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from adapters.sprout.forest.forest import Community, Identity, NodeError, decode, node_id
-from adapters.sprout.forest.trusted_gateways import is_node_id
+from adapters.sprout.forest.forest import Community, Identity, NodeError, decode, is_node_id, node_id
 from adapters.sprout.forest.validate import EXPIRED
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.intake.intake import Intake

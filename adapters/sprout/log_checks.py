@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from adapters.sprout.forest.forest import Identity, Node, NodeError, Reply, decode_as, signed_part
+from adapters.sprout.forest.forest import Identity, Node, NodeError, Reply, decode_as, is_node_id, signed_part
 from adapters.sprout.forest.openpgp import PublicKey
 from adapters.sprout.forest.packets import OpenPGPError
-from adapters.sprout.forest.trusted_gateways import is_node_id
-from adapters.sprout.mint.mint import GATEWAY, PEER
+from adapters.sprout.mint.mint import GATEWAY, PEER_PREFIX
 from adapters.sprout.store.tables import DAY_PREFIX, NAME, parse_day_name
 from gateway.core.channels import valid_name
 from gateway.core.message import Message
@@ -63,7 +62,7 @@ def _check_entity(fields: Mapping[str, Any]) -> None:
 def _is_minted(what: str) -> bool:
     if what.startswith(DAY_PREFIX):
         return valid_name(parse_day_name(what)[2])
-    return what == GATEWAY or (what.startswith(PEER) and what.removeprefix(PEER).isdecimal())
+    return what == GATEWAY or (what.startswith(PEER_PREFIX) and what.removeprefix(PEER_PREFIX).isdecimal())
 
 
 def _node(native: Any, wire: str) -> Node:

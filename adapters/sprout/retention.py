@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from adapters.sprout.forest.canonical import CANONICAL_PREFIX, canonical_id
 from adapters.sprout.forest.forest import Identity, Node, Reply, decode
-from adapters.sprout.mint.mint import GATEWAY, PEER
+from adapters.sprout.mint.mint import GATEWAY, PEER_PREFIX
 from adapters.sprout.store.tables import NAME, day_name, node_time
 from gateway.core.message import Message
 from gateway.storage.facts import Lifetime, peer
@@ -29,7 +29,7 @@ def lifetime(fact: Fact) -> Lifetime | None:
         return Lifetime(about)
     needed = [_node(id)]
     if what is not None:
-        needed.append(peer(int(what.removeprefix(PEER))) if what.startswith(PEER) else _minted(what))
+        needed.append(peer(int(what.removeprefix(PEER_PREFIX))) if what.startswith(PEER_PREFIX) else _minted(what))
     if copy is not None:
         needed.append(_message(copy))
     return Lifetime(about, tuple(needed))

@@ -8,7 +8,7 @@ from typing import Literal
 from cryptography.x509 import load_pem_x509_certificates
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from adapters.sprout.forest.trusted_gateways import is_node_id
+from adapters.sprout.forest.forest import is_node_id
 from adapters.sprout.hub.identification import Identify
 from adapters.sprout.outgoing.presence import PresenceMode
 from adapters.sprout.sessions.peers import SproutPeer

@@ -74,7 +74,7 @@ def _objects(objects: list[Any]) -> Iterator[DumpEntry]:
 
 
 def _sort_key(found: DumpEntry) -> tuple[int, int, int]:
-    return (*found.message.id[2:4], found.number) if found.message else (0, 0, found.number)
+    return (*found.message.id.position, found.number) if found.message else (0, 0, found.number)
 
 
 def _object(number: int, given: Any) -> DumpEntry:

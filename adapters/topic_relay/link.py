@@ -27,7 +27,7 @@ from . import codec
 from .codec import ID_KEY, Packet, PacketError, decode, without
 from .session import NAME, WITH_ID, error_name, match_packet_id, to_bus_message
 
-PEER: Final = f"{NAME}:peer"  # the principal of links
+LINK_PRINCIPAL: Final = f"{NAME}:peer"  # the principal of links
 MAX_TOPICS: Final = 5_000  # that one link subscribes to
 MAX_SENDERS: Final = 1_000  # peers of the other side that have numbers here; the others share one
 KEEPALIVE_MS: Final = 30_000
@@ -150,7 +150,7 @@ def link(peer: RelayPeer, open: Callable[[Principal, RelayPeer], RelayLink]) -> 
     path = (parts.path or "/") + (f"?{query}" if query else "")
 
     def dialled() -> RelayLink:
-        return open(Principal(PEER, parts.hostname or ""), peer)
+        return open(Principal(LINK_PRINCIPAL, parts.hostname or ""), peer)
 
     port = parts.port or PORTS[parts.scheme]
     return OutboundLink(peer.url, parts.hostname, port, dialled, _report, parts.scheme == "wss", path=path)

@@ -62,8 +62,8 @@ def _old_messages(run: Run) -> SpansByGateway:
     table = run.table(MESSAGES)
     kept = table.frame(run.spark).where(F.col("day") >= F.lit(oldest)).groupBy("gateway_id").agg(F.min("seq"))
     first = dict(map(tuple, kept.collect()))
-    told = {gateway: spans.union(found) for gateway, found in table.state().spans.items()}
-    ends = {gateway: first.get(gateway, found[-1][1] + 1) - 1 for gateway, found in told.items() if found}
+    spans_by_gateway = {gateway: spans.union(found) for gateway, found in table.state().spans.items()}
+    ends = {gateway: first.get(gateway, found[-1][1] + 1) - 1 for gateway, found in spans_by_gateway.items() if found}
     return {gateway: [[0, end]] for gateway, end in ends.items() if end > 0}
 
 

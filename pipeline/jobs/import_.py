@@ -60,9 +60,9 @@ def _write(run: Run, folder: Path) -> tuple[int, list[Row]]:
     """Write the segments; return the number of their records, and the rejects."""
     match run.options.source:
         case GroveSource(path) if path.is_dir():
-            return _write_sorted(imports.grove(run.spark, path), folder)
+            return _write_sorted(imports.read_grove(run.spark, path), folder)
         case DumpSource(path) if path.exists():
-            return _write_sorted(imports.streamr(run.spark, path), folder)
+            return _write_sorted(imports.read_streamr(run.spark, path), folder)
         case LogSource() as source if (path := source.directory).exists():
             return _copy_all(run, segments_of(path) if path.is_dir() else [path], folder)
         case None:
@@ -71,13 +71,13 @@ def _write(run: Run, folder: Path) -> tuple[int, list[Row]]:
             raise PipelineError(f"nothing to import was found in {source}")
 
 
-def _write_sorted(told: Any, folder: Path) -> tuple[int, list[Row]]:
+def _write_sorted(results: Any, folder: Path) -> tuple[int, list[Row]]:
     """Write entries that no gateway has published yet, in the order in which they are to be published."""
-    judged = told.persist(StorageLevel.MEMORY_AND_DISK)
+    judged = results.persist(StorageLevel.MEMORY_AND_DISK)
     rejects = judged.filter(lambda one: one[0] is None).map(lambda one: one[1]).collect()
     good = judged.filter(lambda one: one[0] is not None).map(lambda one: one[0])
     ordered = good.sortBy(lambda one: one.sort_key).toLocalIterator()
-    entries = (imports.entry(one, seq) for seq, one in enumerate(ordered, 2))
+    entries = (imports.make_entry(one, seq) for seq, one in enumerate(ordered, 2))
     start = Fact("start", {"gateway": UNPUBLISHED, "version": ""}, 1)
     count = _write_segments(folder, (encode(entry) for entry in chain([start], entries))) - 1
     judged.unpersist()
@@ -110,12 +110,12 @@ def _write_segment(folder: Path, first: int, lines: list[bytes]) -> None:
 
 def _copy_all(run: Run, files: list[Path], folder: Path) -> tuple[int, list[Row]]:
     """Copy the valid lines of an exported log on the workers; return how many there were, and the rejects."""
-    told = run.spark.sparkContext.parallelize(files, max(1, len(files))).map(partial(_copy, folder)).collect()
-    return sum(count for count, _ in told), [reject for _, rejects in told for reject in rejects]
+    results = run.spark.sparkContext.parallelize(files, max(1, len(files))).map(partial(_copy, folder)).collect()
+    return sum(count for count, _ in results), [reject for _, rejects in results for reject in rejects]
 
 
 def _copy(folder: Path, file: Path) -> tuple[int, list[Row]]:
-    good, bad = imports.lines(file)
+    good, bad = imports.read_lines(file)
     if good:
         first, _ = parse_header(good[0])
         _write_segment(folder, first, good)

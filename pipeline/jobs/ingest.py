@@ -141,9 +141,8 @@ def _read_remote(run: Run, messages: Table, plan: Plan) -> ReadBatch:
     with remote.raise_worker_errors():
         staged = messages.stage(rows.observe(seen, F.count("reason").alias("bad")).where("reason is null"))
     count, covers = seen.get["bad"], [[plan["after"] + 1, plan["until"]]]
-    return ReadBatch(
-        plan["gateway"], covers, [], staged, remote.select_rejects(rows) if count else None, staged.rows + count
-    )
+    rejects = remote.select_rejects(rows) if count else None
+    return ReadBatch(plan["gateway"], covers, [], staged, rejects, staged.rows + count)
 
 
 def _without_known(run: Run, messages: Table, rejects: Table, state: TableState, batch: ReadBatch) -> ReadBatch:
@@ -179,13 +178,13 @@ def _without_known(run: Run, messages: Table, rejects: Table, state: TableState,
 
 def _add_rejects(table: Table, batch: ReadBatch, number: int, plan: Plan) -> int:
     """Add the rejects of *batch*, the *number*-th, unless an attempt that was cut off has; return their number."""
-    told = table.state()
-    added = told.added if told.batch == number else 0
-    if told.batch < number and batch.rejects is not None:
+    state = table.state()
+    added = state.added if state.batch == number else 0
+    if state.batch < number and batch.rejects is not None:
         with remote.raise_worker_errors():
             staged = table.stage(batch.rejects.select(*REJECTS.schema.fieldNames()))
         if staged.rows:
-            added = table.append(staged, replace(told, batch=number, plan=plan)).added
+            added = table.append(staged, replace(state, batch=number, plan=plan)).added
     for folder in batch.left:
         remove_folder(folder)
     return added

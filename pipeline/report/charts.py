@@ -110,10 +110,10 @@ def _cells(head: Sequence[str], row: Sequence[Any]) -> str:
     """Write the cells of *row*; each has the name of its column, which a narrow screen shows beside it."""
     picture = row[-1] if isinstance(row[-1], Raw) else ""
     first, *others = row[:-1] if picture else row
-    told = [f"<td{_kind(first)}>{_text(first)}{picture}</td>"]
+    cells = [f"<td{_kind(first)}>{_text(first)}{picture}</td>"]
     named = zip(head[1:], others, strict=True)
     return "".join(
-        [*told, *(f'<td{_kind(value)} data-name="{escape(name)}">{_text(value)}</td>' for name, value in named)]
+        [*cells, *(f'<td{_kind(value)} data-name="{escape(name)}">{_text(value)}</td>' for name, value in named)]
     )
 
 

@@ -16,6 +16,7 @@ from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import channel_of
 from adapters.streamr.wire.message import parse_message
 from gateway.core.message import Message, Peer
+from gateway.storage.archive import UNPUBLISHED
 from gateway.storage.record import BadRecord, Entry, Fact, decode_base64url, encode_base64url
 from pipeline import codecs
 from pipeline.sources.fast_decoder import Row
@@ -43,20 +44,20 @@ class ImportEntry(NamedTuple):
 ImportResult = tuple[ImportEntry | None, Row | None]
 
 
-def streamr(spark: SparkSession, path: Path) -> Any:
+def read_streamr(spark: SparkSession, path: Path) -> Any:
     """Read the stream messages in the file *path*, or in all files of that folder: an RDD of `ImportResult`."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return _parallelize(spark, files).flatMap(_dump)
 
 
-def grove(spark: SparkSession, folder: Path) -> Any:
+def read_grove(spark: SparkSession, folder: Path) -> Any:
     """Read the nodes in the grove *folder*: an RDD of `ImportResult`."""
     files = _parallelize(spark, sorted(file for file in folder.iterdir() if file.name.startswith(PREFIX)))
     keys = dict(files.flatMap(_identity).collect())
     return files.map(partial(_node, spark.sparkContext.broadcast(keys)))
 
 
-def lines(path: Path) -> tuple[list[bytes], list[Row]]:
+def read_lines(path: Path) -> tuple[list[bytes], list[Row]]:
     """Return the valid lines of one file of a log, and the rejects."""
     good: list[bytes] = []
     bad: list[Row] = []
@@ -70,7 +71,7 @@ def lines(path: Path) -> tuple[list[bytes], list[Row]]:
     return good, bad
 
 
-def entry(good: ImportEntry, seq: int) -> Entry:
+def make_entry(good: ImportEntry, seq: int) -> Entry:
     """Make the record of *good*, for a log that no gateway has imported yet."""
     if not good.id:
         return _message(parse_message(good.text), seq)
@@ -83,16 +84,16 @@ def entry(good: ImportEntry, seq: int) -> Entry:
     return Message(node.community, sender, "sprout", b"null", wire=good.text.encode(), **more)
 
 
-def _message(message: StreamMessage, seq: int) -> Message:
-    stream, partition, timestamp, *_ = message.id
-    publisher = message.id.publisher_id.lower() or None
-    native = {"streamr": list(message.id)}
-    more: dict[str, Any] = {"seq": seq, "id": f"unsaid-{seq}", "timestamp": timestamp, "native": native}
-    said = Message(
-        channel_of(stream, partition), Peer(0, "streamr", publisher), "streamr", message.json_content(), **more
+def _message(parsed: StreamMessage, seq: int) -> Message:
+    stream, partition, timestamp, *_ = parsed.id
+    publisher = parsed.id.publisher_id.lower() or None
+    native = {"streamr": list(parsed.id)}
+    more: dict[str, Any] = {"seq": seq, "id": f"{UNPUBLISHED}-{seq}", "timestamp": timestamp, "native": native}
+    message = Message(
+        channel_of(stream, partition), Peer(0, "streamr", publisher), "streamr", parsed.json_content(), **more
     )
-    said.wire = message.wire
-    return said
+    message.wire = parsed.wire
+    return message
 
 
 def _parallelize(spark: SparkSession, files: list[Path]) -> Any:

@@ -29,9 +29,10 @@ def without_known(rows: DataFrame, known: DataFrame, key: Sequence[str]) -> Data
 
 
 def copied(rows: DataFrame, known: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return a row for each *key* of *rows* that is there twice or in *known* as well; rarely one for no such key.
+    """Return a row for each *key* of *rows* that is there twice or in *known* as well.
 
-    Hashes of 128 bits are compared, which move faster than the key itself.
+    Hashes of 128 bits are compared, which move faster than the key itself; two keys with equal hashes can add a row for
+    a key without a copy.
     """
     both = _hashed(rows, key, new=1).unionByName(_hashed(known, key, new=0))
     counted = both.groupBy("one", "two").agg(F.count(F.lit(1)).alias("n"), F.sum("new").alias("new"))

@@ -55,7 +55,7 @@ class Acknowledgements:
 
     def batch_ended(self, batch: NodeBatch) -> None:
         """Answer the complete *batch* if it is an announce and none of its nodes waits."""
-        if batch.waits:
+        if batch.waiting_ids:
             batch.deadline = self._session.bus.clock() + ANSWER_TIMEOUT
             self._unanswered[batch] = None
         elif batch.id is not None:
@@ -63,18 +63,18 @@ class Acknowledgements:
 
     def await_node(self, batch: NodeBatch, id: str) -> None:
         """Delay the answer to *batch* until the outcome of its node *id* is known."""
-        batch.waited = True
+        batch.has_waited = True
         if batch.id is not None:
-            batch.waits.add(id)
+            batch.waiting_ids.add(id)
             self._awaited.setdefault(id, []).append(batch)
 
     def node_settled(self, id: str, status: int, seq: int = 0, *, taken: bool = False) -> None:
         """Answer what waits for the outcome of the node *id*: it was *taken*, and logged at *seq*, or given up."""
         for batch in self._awaited.pop(id, ()):
-            batch.waits.discard(id)
+            batch.waiting_ids.discard(id)
             batch.seq, batch.status = max(batch.seq, seq), max(batch.status, status)
             batch.taken = batch.taken or taken
-            if not batch.waits and batch in self._unanswered:
+            if not batch.waiting_ids and batch in self._unanswered:
                 self._unanswered.pop(batch)
                 self._answer(batch)
 
@@ -84,11 +84,11 @@ class Acknowledgements:
 
     def _answer(self, batch: NodeBatch) -> None:
         """Answer an announce. Status 0 says that all of its nodes that are not refused are on disk."""
-        status = max(batch.status, StatusCode.UNKNOWN_NODE) if batch.waits else batch.status
-        for id in batch.waits:
+        status = max(batch.status, StatusCode.UNKNOWN_NODE) if batch.waiting_ids else batch.status
+        for id in batch.waiting_ids:
             if others := [other for other in self._awaited.pop(id, ()) if other is not batch]:
                 self._awaited[id] = others
-        batch.waits.clear()
+        batch.waiting_ids.clear()
         assert batch.id is not None
         self._answer_when_synced(batch.seq, batch.id, status if batch.taken or status else StatusCode.MALFORMED)
 

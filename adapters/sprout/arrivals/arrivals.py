@@ -35,21 +35,21 @@ MAX_RUN: Final = 64  # nodes that are taken together: some 4 ms
 
 
 class Arrivals:
-    """The nodes that arrive at *session*; *refused* counts refusals by reason, *quota* bounds what waits."""
+    """The nodes that arrive at *session*; *count_refusal* counts refusals by reason, *quota* bounds what waits."""
 
     def __init__(
         self,
         session: SproutConnection,
         store: Store,
         intake: Intake,
-        refused: Callable[[str], None],
+        count_refusal: Callable[[str], None],
         quota: WaitingQuota,
     ) -> None:
         self.ready_batches: deque[NodeBatch] = deque()  # nodes whose parents arrived on another connection
         self._session = session
         self._store = store
         self._intake = intake
-        self._refused = refused
+        self._count_refusal = count_refusal
         self._quota = quota
         self._waiting = WaitingNodes(quota, self._evicted, self._node_arrived)
         self._acknowledgements = Acknowledgements(session)
@@ -126,8 +126,8 @@ class Arrivals:
         """Take all nodes of *batch*, then answer it; raise `Throttled` or `Unavailable` to continue later."""
         nodes = batch.nodes
         while nodes:
-            for taken in self._take(nodes, requested=batch.requested_by_child):
-                self._record_outcome(batch, nodes.popleft(), taken)
+            for outcome in self._take(nodes, requested=batch.requested_by_child):
+                self._record_outcome(batch, nodes.popleft(), outcome)
         self._end_batch(batch)
 
     def take_burst(self, burst: deque[NodeBatch]) -> None:
@@ -137,9 +137,9 @@ class Arrivals:
                 self.take(burst[0])
                 burst.popleft()
                 continue
-            for taken in self._take([batch.nodes[0] for batch in burst]):
+            for outcome in self._take([batch.nodes[0] for batch in burst]):
                 batch = burst.popleft()
-                self._record_outcome(batch, batch.nodes.popleft(), taken)
+                self._record_outcome(batch, batch.nodes.popleft(), outcome)
                 self._end_batch(batch)
 
     def _take(self, nodes: Sequence[NodeLine], *, requested: bool = False) -> list[NodeOutcome]:
@@ -152,26 +152,26 @@ class Arrivals:
                 raise  # it is taken later
             return [NodeOutcome(reason=UNWRITTEN)]
 
-    def _record_outcome(self, batch: NodeBatch, line: NodeLine, taken: NodeOutcome) -> None:
+    def _record_outcome(self, batch: NodeBatch, line: NodeLine, outcome: NodeOutcome) -> None:
         """Record the outcome of a node of *batch*: continue with the nodes that wait for it, or let it wait itself."""
-        seq, reason, missing, status, _, forged = taken
+        seq, reason, missing = outcome.seq, outcome.reason, outcome.missing
         if seq > batch.seq:
             batch.seq = seq
-        if status:
-            batch.status = max(batch.status, status)
+        if outcome.status:
+            batch.status = max(batch.status, outcome.status)
         if missing and not self._let_wait(batch, line, missing):
             reason = CROWDED
             batch.status = StatusCode.UNKNOWN_NODE
             self._add_lost(line.id)
         if reason:
-            self._refused(reason)
+            self._count_refusal(reason)
             unwritten = reason == UNWRITTEN
             if unwritten:
                 batch.status = max(batch.status, StatusCode.MALFORMED)
                 self._unwritten[line.id] = None
             self._give_up(line.id, refused=True, unwritten=unwritten)
             self._acknowledgements.node_settled(line.id, batch.status if unwritten else StatusCode.OK)
-            batch.forged = batch.forged or forged
+            batch.forged = batch.forged or outcome.forged
             batch.taken = batch.taken or reason == EXPIRED  # clients announce expired nodes again and again
             return
         if missing:
@@ -188,7 +188,7 @@ class Arrivals:
 
     def _end_batch(self, batch: NodeBatch) -> None:
         """Answer a batch of which all nodes so far were taken, and request missing nodes."""
-        if batch.forged and not batch.taken and not batch.waited:
+        if batch.forged and not batch.taken and not batch.has_waited:
             self._session.record_malformed()
         if batch.more:
             return
@@ -198,7 +198,7 @@ class Arrivals:
 
     # Requests of the gateway
 
-    def answer(self, frame: codec.Response) -> NodeBatch | None:
+    def batch_of_response(self, frame: codec.Response) -> NodeBatch | None:
         """The nodes of a response; None if the gateway did not request them."""
         missing = self._requests.answered(frame.id)
         if not missing:
@@ -207,7 +207,7 @@ class Arrivals:
         batch.requested_by_child, batch.requested_ids = True, missing
         return batch
 
-    def answered(self, batch: NodeBatch, frame: codec.Response) -> None:
+    def finish_response(self, batch: NodeBatch, frame: codec.Response) -> None:
         """Finish a response that was taken: request again what had no room in it, and give up the rest."""
         self._requests.queue_ids(frame.cut)
         brought = {line.id for line in frame.nodes}
@@ -219,7 +219,7 @@ class Arrivals:
                 self._give_up(id)
         self._send_requests()
 
-    def refused(self, id: int) -> None:
+    def response_refused(self, id: int) -> None:
         """Give up what the request *id* asked for: its response was a status."""
         for missing in self._requests.answered(id):
             self._give_up(missing)
@@ -291,7 +291,7 @@ class Arrivals:
             if spared := [line for line in lines if _has_parents(line, gone)]:
                 self._return(spared)
             for id in (*(line.id for line in lines if line not in spared), *self._waiting.take_deferred(gone)):
-                self._refused(ORPHAN)
+                self._count_refusal(ORPHAN)
                 if unwritten:
                     self._unwritten[id] = None
                 elif not refused:
@@ -301,7 +301,7 @@ class Arrivals:
 
     def _evicted(self, ids: list[str]) -> None:
         """Give up the nodes *ids*, evicted in favour of other connections."""
-        self._refused(CROWDED)
+        self._count_refusal(CROWDED)
         for id in ids:
             self._add_lost(id)
             self._acknowledgements.node_settled(id, StatusCode.UNKNOWN_NODE)

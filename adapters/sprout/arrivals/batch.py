@@ -16,7 +16,7 @@ class NodeBatch:
 
     more = 0  # nodes that have not arrived yet
     deadline = 0  # ms
-    waited = False
+    has_waited = False
     requested_by_child = False  # whether a held node needs these
     requested_ids: tuple[str, ...] = ()
     seq = 0
@@ -28,4 +28,4 @@ class NodeBatch:
         self.taken = not self.nodes and not unreadable  # an empty announce is valid
         self.forged = bool(unreadable)  # whether some nodes are forged or unreadable
         self.pending_requests: dict[str, Frame] = {}  # by the id that is missing
-        self.waits: set[str] = set()  # ids of the announce's nodes that wait for others
+        self.waiting_ids: set[str] = set()  # ids of the announce's nodes that wait for others

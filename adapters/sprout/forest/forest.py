@@ -11,6 +11,7 @@ version 0 and ids that are the null hash.
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ MAX_IDS: Final = 1 << 12  # cached texts of ids; most nodes name the same few au
 
 _VERSION: Final = 1
 _ID_PREFIX: Final = "SHA512_B32__"
+_ID_TEXT: Final = re.compile(_ID_PREFIX + "[A-Za-z0-9_-]{43}")
 _ID_DESCRIPTOR: Final = b"\x01\x00\x20"  # a SHA-512 hash of 32 bytes; a null hash has zeros instead
 _NULL: Final = bytes(3)
 _OPENPGP_RSA: Final = 1  # the only type of keys and signatures
@@ -122,6 +124,11 @@ def node_id(raw: bytes) -> str:
     digest = _SHA512_256.copy()
     digest.update(raw)
     return _ID_PREFIX + base64url.encode(digest.digest()).decode()
+
+
+def is_node_id(text: str) -> bool:
+    """Whether *text* is written as the id of a node."""
+    return _ID_TEXT.fullmatch(text) is not None
 
 
 def decode(raw: bytes) -> Node:

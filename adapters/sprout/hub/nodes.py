@@ -57,9 +57,9 @@ class NodeDirectory:
             return None
         return self.cache(id, *self._read(entry))
 
-    def cache(self, id: str, node: Node, message: str | None = None) -> CachedNode:
+    def cache(self, id: str, node: Node, message_id: str | None = None) -> CachedNode:
         """Cache a node, which is likely to be a parent or an author of the next ones."""
-        held = CachedNode(node, message)
+        held = CachedNode(node, message_id)
         self._cache.add(id, held)
         return held
 

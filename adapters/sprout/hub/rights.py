@@ -14,20 +14,20 @@ from gateway.core.principal import Principal
 from .connection import SproutConnection
 from .naming import find_channel
 
-PEER: Final = "sprout:peer"  # the principal of dialled relays, which carry many authors and are never throttled
+LINK_PRINCIPAL: Final = "sprout:peer"  # of dialled relays, which carry many authors and are never throttled
 
 
 class Rights:
-    """Rights in terms of nodes, by those of *bus*; *known* tells whether a principal has any right at all."""
+    """Rights in terms of nodes, by those of *bus*; *has_any_right* tells whether a principal has any right at all."""
 
-    def __init__(self, bus: Bus, store: Store, known: Callable[[Principal], bool]) -> None:
+    def __init__(self, bus: Bus, store: Store, has_any_right: Callable[[Principal], bool]) -> None:
         self._bus = bus
         self._store = store
-        self._known = known
+        self._has_any_right = has_any_right
 
-    def is_known(self, session: SproutConnection) -> bool:
+    def has_any_right(self, session: SproutConnection) -> bool:
         """Whether a connection has any right at all."""
-        return self._known(session.principal)
+        return self._has_any_right(session.principal)
 
     def allows(self, session: SproutConnection, verb: str, channel: str) -> bool:
         """Whether a connection may *verb* on *channel*."""
@@ -42,13 +42,13 @@ class Rights:
     def may_read(self, session: SproutConnection, info: NodeInfo) -> bool:
         """Whether a connection may read the node *info*."""
         if info.type == IDENTITY:
-            return session.exchanges("history") and self.is_known(session)
+            return session.exchanges("history") and self.has_any_right(session)
         if info.type == COMMUNITY:
             channel = find_channel(info.key, self._bus.channels, self._store)
             return channel is None or self.may_know(session, channel)
         return self.allows(session, "history", info.channel)
 
-    def admit(self, session: SproutConnection, verb: str, channel: str, author: str | None = None) -> None:
+    def check(self, session: SproutConnection, verb: str, channel: str, author: str | None = None) -> None:
         """Raise `Forbidden` unless a connection may *verb* on *channel*, or the *author* of the node it brings may.
 
         `pace` checks the rate before.
@@ -62,17 +62,17 @@ class Rights:
         ):
             raise Forbidden(verb, channel)
 
-    def may_enter(self, session: SproutConnection, author: str) -> bool:
+    def may_announce_identity(self, session: SproutConnection, author: str) -> bool:
         """Whether a connection may announce the identity *author*: it or the author has any right at all."""
-        known = self.is_known(session) or self._known(_as_author(session, author))
-        return known and session.exchanges("publish")
+        has_right = self.has_any_right(session) or self._has_any_right(_as_author(session, author))
+        return has_right and session.exchanges("publish")
 
     def pace(self, session: SproutConnection, channel: str, names: int = 1) -> None:
         """Raise `Throttled` if a connection exceeds its rate of requests about *channel*.
 
         A request that names several things counts as that many.
         """
-        if session.principal.name != PEER:
+        if session.principal.name != LINK_PRINCIPAL:
             session.pace(channel)
             if names > 1:
                 self._bus.charge(session.network, names - 1)

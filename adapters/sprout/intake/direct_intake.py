@@ -53,7 +53,7 @@ class DirectIntake:
             return self._drop(reply)
         if not self._enabled:
             return NodeOutcome(reason="direct messages are switched off")
-        self._rights.admit(session, "direct", reply.channel, node.author)
+        self._rights.check(session, "direct", reply.channel, node.author)
         if not self._is_first(reply) or not self._is_from_author(reply, session):
             return self._drop(reply)
         message = message_of(reply, sender_of(reply, self._bus.peers))

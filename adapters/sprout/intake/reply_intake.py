@@ -59,10 +59,12 @@ class ReplyIntake:
         if missing and not requested:
             return NodeOutcome(missing=(missing,))
         pairs, late = twig.decode(node.metadata.blob), node.created < now - LATE_AFTER
-        reply = IncomingReply(line, node, pairs, channel, author, parent.node, parent.message, late, canonical, hidden)
+        reply = IncomingReply(
+            line, node, pairs, channel, author, parent.node, parent.message_id, late, canonical, hidden
+        )
         if (outcome := self._special.take(reply, session, requested=requested)) is not None:
             return outcome
-        self._rights.admit(session, "publish", channel, node.author)
+        self._rights.check(session, "publish", channel, node.author)
         return reply
 
     def check_next(

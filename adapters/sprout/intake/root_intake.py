@@ -54,7 +54,7 @@ class RootIntake:
             return refusal(result)
         if isinstance(node, Community):
             seq = self._take_community(line, node, session)
-        elif self._rights.may_enter(session, line.id):
+        elif self._rights.may_announce_identity(session, line.id):
             seq = self._store.log_entity(line, **({} if canonical else self._mint.recovered_fields(node)))
             self._audience.announce(line.line, skip=session)
         else:
@@ -73,7 +73,7 @@ class RootIntake:
         if claimed is not None and self._mint.has_community(claimed):
             return self._take_alias(line, node, claimed, session)
         name = self.channel_of(line.id, node)
-        self._rights.admit(session, "publish", name, node.author)
+        self._rights.check(session, "publish", name, node.author)
         self._bus.channels.reserve(name)  # raises if only configured channels may exist
         seq = self._store.log_entity(line)
         self._audience.announce(line.line, name, skip=session)
@@ -82,7 +82,7 @@ class RootIntake:
 
     def _take_alias(self, line: NodeLine, node: Community, channel: str, session: SproutConnection) -> int:
         """Log a second community of *channel*, made by another gateway: replies below it belong to the channel too."""
-        self._rights.admit(session, "publish", channel, node.author)
+        self._rights.check(session, "publish", channel, node.author)
         seq = self._store.log_entity(line, alias=channel)
         self._audience.announce(line.line, channel, skip=session)
         self._audience.community_added(line.id)

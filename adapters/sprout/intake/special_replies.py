@@ -44,7 +44,7 @@ class SpecialReplies:
             return self._directs.take(reply, session)
         if not reply.pairs:
             return None
-        self._rights.admit(session, "publish", channel, node.author)
+        self._rights.check(session, "publish", channel, node.author)
         if not is_presence(node):
             return self._from_gateways.take(reply, session)
         if not requested:
@@ -56,6 +56,6 @@ class SpecialReplies:
 
     def _take_same(self, reply: IncomingReply, held: Receipt, session: SproutConnection) -> NodeOutcome:
         """Log another encoding of the signature of a reply that is *held*: only its id is new."""
-        self._rights.admit(session, "publish", reply.channel, reply.node.author)
+        self._rights.check(session, "publish", reply.channel, reply.node.author)
         self._nodes.cache(reply.line.id, reply.node, held.id)
         return NodeOutcome(self._store.log_entity(reply.line, channel=reply.channel, copy=held.id))

@@ -39,7 +39,7 @@ from gateway.storage.record import Fact, decode_base64url
 from .signing import PendingNode, SigningJob, SigningPool
 
 GATEWAY: Final = "gateway"  # the `what` of the gateway's own identity
-PEER: Final = "peer "  # and a number: the `what` of other peers' identities
+PEER_PREFIX: Final = "peer "  # and a number: the `what` of other peers' identities
 MAX_IDS: Final = 10_000  # cached ids of minted nodes
 SHORT: Final = 12  # characters of an identity that are shown in full
 
@@ -132,7 +132,7 @@ class Mint:
 
     def identity(self, peer: Peer, channel: str) -> PendingNode:
         """The identity that stands for *peer*, of another protocol, in Arbor; minted if it has none."""
-        what = f"{PEER}{peer.number}"
+        what = f"{PEER_PREFIX}{peer.number}"
         if (made := self._minted(what)) is not None:
             return made
         known = peer if peer.identity is None else self._bus.peers.find(peer.protocol, peer.identity)
@@ -156,7 +156,7 @@ class Mint:
         if isinstance(node, Identity) and self.has_own_key(node):
             peer = self._bus.peers.with_number(node.created - self._key_created)
             if peer is not None and node.name.text == self._name(peer):
-                what = f"{PEER}{peer.number}"
+                what = f"{PEER_PREFIX}{peer.number}"
         elif isinstance(node, Reply) and node.author == self.id:
             what = day_name(channel, node.created)
         return {} if what is None or self._store.minted(what) is not None else {"what": what}
@@ -173,11 +173,11 @@ class Mint:
     def peer_number(self, author: str) -> int | None:
         """The number of the peer of another protocol that the identity *author* stands for; None if there is none."""
         what = self.minted_for(author) or ""
-        return int(what.removeprefix(PEER)) if what.startswith(PEER) else None
+        return int(what.removeprefix(PEER_PREFIX)) if what.startswith(PEER_PREFIX) else None
 
     def identity_of(self, number: int) -> str | None:
         """The identity that stands for the peer *number* of another protocol; None if none was minted."""
-        return self._store.minted(f"{PEER}{number}")
+        return self._store.minted(f"{PEER_PREFIX}{number}")
 
     def forget(self, what: str) -> None:
         """Forget the node minted for *what*, which leaves the log; it is minted again when it is needed."""

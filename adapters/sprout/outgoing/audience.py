@@ -31,7 +31,7 @@ class Audience:
         listeners = {session: None for session in self.sessions if channel in session.channels}
         for session in listeners:
             session.announce(made.line)
-        may_be_told = partial(self._rights.may_know, channel=channel) if is_community else self._rights.is_known
+        may_be_told = partial(self._rights.may_know, channel=channel) if is_community else self._rights.has_any_right
 
         def tell_others() -> None:
             if (line := made.line.data) is None:
@@ -50,4 +50,4 @@ class Audience:
     def _may_be_told(self, session: SproutConnection, channel: str) -> bool:
         if channel:
             return self._rights.may_know(session, channel)
-        return session.exchanges("subscribe", "") and self._rights.is_known(session)
+        return session.exchanges("subscribe", "") and self._rights.has_any_right(session)

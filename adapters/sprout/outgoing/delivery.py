@@ -69,13 +69,13 @@ class _Queue:
 
 
 class OrderedDelivery:
-    """Delivers messages in the order of their channel; *said* gives the line of a message.
+    """Delivers messages in the order of their channel; *line_of* gives the line of a message.
 
     *clock* gives seconds, and never goes back.
     """
 
-    def __init__(self, said: Callable[[Message], Form], clock: Callable[[], float] = monotonic) -> None:
-        self._line_of = said
+    def __init__(self, line_of: Callable[[Message], Form], clock: Callable[[], float] = monotonic) -> None:
+        self._line_of = line_of
         self._clock = clock
         self._queues: dict[str, _Queue] = {}
         self._sizes: Counter[str] = Counter()  # bytes, by channel

@@ -217,17 +217,17 @@ class SproutPresence:
         statuses = [*self._announced.get(channel, {}).values(), *from_arbor]
         statuses = [each for each in statuses if has(channel, each.peer.number) and each.line.data is not None]
         statuses = statuses[-MAX_PEERS:]
-        sessions, told = self._newcomers[channel], 0
-        while sessions and told < room:
+        sessions, announced_count = self._newcomers[channel], 0
+        while sessions and announced_count < room:
             session = next(iter(sessions))
             known = sessions.pop(session)
-            told += 1 + len(statuses)
+            announced_count += 1 + len(statuses)
             for status in statuses if channel in session.channels else ():
                 if status.peer.number != session.who.number and status.peer.number not in known:
                     session.announce(status.line)
         if not sessions:
             del self._newcomers[channel]
-        return told
+        return announced_count
 
     def _update(self, channel: str, now: int) -> int:
         """Announce peers of other protocols that joined, left, or were announced long ago; the rest in a second.

@@ -15,8 +15,8 @@ class AnswerBatch(NodeBatch):
 
     cut: tuple[str, ...] = ()
 
-    def __init__(self, nodes: Iterable[NodeLine], announce_id: int) -> None:
-        super().__init__(nodes, announce_id)
+    def __init__(self, nodes: Iterable[NodeLine]) -> None:
+        super().__init__(nodes, 0)
         self.authors: dict[str, None] = {}  # that are neither here nor were requested before
         self.replies: deque[tuple[str, Reply]] = deque()  # whose ancestors are not looked for yet
         self.ids = {line.id for line in self.nodes}

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 from adapters.sprout.arrivals.batch import NodeBatch
 from adapters.sprout.arrivals.waiting import REQUEST_TIMEOUT
 from adapters.sprout.forest.forest import NULL_ID, NodeError, Reply, decode
-from adapters.sprout.hub.rights import PEER
+from adapters.sprout.hub.rights import LINK_PRINCIPAL
 from adapters.sprout.store.tables import COMMUNITY, NodeInfo
 from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame
@@ -65,8 +65,10 @@ OnAnswer = Callable[[AnswerBatch, Frame], None]  # called with an answer, and ag
 class Peering(SproutSession):
     """The dialling side of a connection between two relays. It is a link: it carries nodes of many authors."""
 
-    def __init__(self, bus: Any, principal: Principal, parts: SproutParts, refused: Callable[[str], None]) -> None:
-        super().__init__(bus, principal, parts, refused)
+    def __init__(
+        self, bus: Any, principal: Principal, parts: SproutParts, count_refusal: Callable[[str], None]
+    ) -> None:
+        super().__init__(bus, principal, parts, count_refusal)
         self.link = True
         self.exchange = EVERYTHING
         self._asked: dict[int, OnAnswer] = {}
@@ -157,11 +159,11 @@ class Peering(SproutSession):
             return partial(self._decline, frame)
         if isinstance(frame, codec.Response | codec.Status) and (then := self._asked.pop(frame.id, None)) is not None:
             self._progress = self.bus.clock()
-            batch = AnswerBatch(frame.nodes if isinstance(frame, codec.Response) else (), 0)
+            batch = AnswerBatch(frame.nodes if isinstance(frame, codec.Response) else ())
             if isinstance(frame, codec.Response):
                 batch.cut = frame.cut
                 for _ in frame.unreadable:
-                    self._refused("malformed")
+                    self._count_refusal("malformed")
             self._peer_knowledge.add((*(line.id for line in batch.nodes), *batch.cut))
             return partial(then, batch, frame)
         return super()._begin(frame)
@@ -369,7 +371,7 @@ def link(peer: SproutPeer, open: Open, post: Callable[[Callable[[], None]], None
     host, port, secure = read_address(peer.url)
 
     def dialled() -> SproutSession:
-        session = open(Peering, Principal(PEER, host))
+        session = open(Peering, Principal(LINK_PRINCIPAL, host))
         assert isinstance(session, Peering)
         session.post, session.exchange = post, peer
         return session

@@ -41,7 +41,9 @@ _PER_WANTED: Final = 200  # bytes that a subscription takes
 class SproutSession(SproutConnection):
     """A connected peer: a client, or a relay that acts as one."""
 
-    def __init__(self, bus: Any, principal: Principal, parts: SproutParts, refused: Callable[[str], None]) -> None:
+    def __init__(
+        self, bus: Any, principal: Principal, parts: SproutParts, count_refusal: Callable[[str], None]
+    ) -> None:
         super().__init__(bus, principal)
         self.max_outbox = MAX_OUTBOX
         self._nodes = parts.nodes
@@ -51,8 +53,8 @@ class SproutSession(SproutConnection):
         self._rights = parts.rights
         self._reader = parts.reader
         self._presence = parts.presence
-        self._refused = refused
-        self._arrivals = Arrivals(self, parts.nodes.store, parts.intake, refused, parts.quota)
+        self._count_refusal = count_refusal
+        self._arrivals = Arrivals(self, parts.nodes.store, parts.intake, count_refusal, parts.quota)
         self._auto_subscriber = AutoSubscriber(self, parts.nodes, parts.rights)
         self._parser = Parser(self._expects)
         self._take_id = count().__next__  # of requests and announces
@@ -106,8 +108,8 @@ class SproutSession(SproutConnection):
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
         """Announce messages to all listeners, except those that are not delivered to Arbor."""
         if any(message.undelivered for message in run):
-            told = [NAME not in message.undelivered for message in run]
-            run, origins = list(compress(run, told)), list(compress(origins, told))
+            fits_arbor = [NAME not in message.undelivered for message in run]
+            run, origins = list(compress(run, fits_arbor)), list(compress(origins, fits_arbor))
         return sessions[0]._delivery.deliver(run, sessions, origins) if run else 0
 
     def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is announced later, to all
@@ -225,10 +227,10 @@ class SproutSession(SproutConnection):
         except SproutError as error:
             self._message_read()
             self._arrivals.drop_partial()
-            self._refused("malformed")
+            self._count_refusal("malformed")
             self.status(error.message_id, error.status)
         except ProtocolError as error:  # the connection ends after a last answer
-            self._refused("malformed")
+            self._count_refusal("malformed")
             if isinstance(error, codec.HttpRequest):
                 self.send(codec.HTTP_ANSWER)
             else:
@@ -262,7 +264,7 @@ class SproutSession(SproutConnection):
         if isinstance(frame, codec.Response) and self._auto_subscriber.is_expected(frame.id):
             return partial(self._enter, self._auto_subscriber.batch_of(frame))
         if isinstance(frame, codec.Response):
-            return partial(self._answered, self._arrivals.answer(frame), frame)
+            return partial(self._answered, self._arrivals.batch_of_response(frame), frame)
         return partial(self._do, frame)
 
     def _burst(self, first: NodeBatch) -> Callable[[], None]:
@@ -278,7 +280,7 @@ class SproutSession(SproutConnection):
     def _answered(self, batch: NodeBatch | None, frame: codec.Response) -> None:
         if batch is not None:  # else the response was not requested
             self._enter(batch)
-            self._arrivals.answered(batch, frame)
+            self._arrivals.finish_response(batch, frame)
 
     def _do(self, frame: Frame) -> None:
         try:
@@ -328,7 +330,7 @@ class SproutSession(SproutConnection):
         channel = self._nodes.channel(frame.node_id)
         self._rights.pace(self, channel or "")
         if channel is not None:
-            self._rights.admit(self, "subscribe", channel)
+            self._rights.check(self, "subscribe", channel)
             self.join(channel)
         self.wanted[frame.node_id] = None
         self.status(frame.id, StatusCode.OK)
@@ -345,7 +347,7 @@ class SproutSession(SproutConnection):
 
     def _acknowledged(self, frame: codec.Status) -> None:
         """Handle a status: of an announce it is ignored, of a request it means that no nodes follow."""
-        self._arrivals.refused(frame.id)
+        self._arrivals.response_refused(frame.id)
         self._auto_subscriber.handle_status(frame)
 
     def _answer_lost(self) -> None:

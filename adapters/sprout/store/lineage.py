@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from adapters.sprout.forest.trusted_gateways import is_node_id
+from adapters.sprout.forest.forest import is_node_id
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message

@@ -15,7 +15,7 @@ class CachedNode(NamedTuple):
     """A node, and the canonical id of the message that it carries; None if it carries none."""
 
     node: Node
-    message: str | None = None
+    message_id: str | None = None
 
 
 class NodeCache:

@@ -10,10 +10,10 @@ MAX_RECENT: Final = 1 << 15  # nodes, about 250 bytes each
 
 
 class RecentNodes:
-    """Ids and sequences of the nodes added last; all other nodes were created at *older* (ms) or before."""
+    """Ids and sequences of the nodes added last; all other nodes were created at *others_until_ms* or before."""
 
-    def __init__(self, older: int) -> None:
-        self._older = older
+    def __init__(self, others_until_ms: int) -> None:
+        self._others_until_ms = others_until_ms
         self._nodes = BoundedMap[str, tuple[int, int]](on_drop=self._forget)
 
     def add(self, id: str, seq: int, created: int) -> None:
@@ -31,11 +31,11 @@ class RecentNodes:
 
     def may_be_older(self, created: int) -> bool:
         """Whether the tables could hold a node created at *created* (ms) that is not among these nodes."""
-        return created <= self._older
+        return created <= self._others_until_ms
 
     def prune(self, applied: int) -> None:
         """Drop the oldest nodes beyond `MAX_RECENT` that the tables have: those up to the sequence *applied*."""
         self._nodes.drop_while(lambda node: len(self._nodes) > MAX_RECENT and node[0] <= applied)
 
     def _forget(self, _id: str, node: tuple[int, int]) -> None:
-        self._older = max(self._older, node[1])
+        self._others_until_ms = max(self._others_until_ms, node[1])

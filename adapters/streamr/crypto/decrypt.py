@@ -27,13 +27,13 @@ from .background_file import Work
 from .ciphers import KEY_BYTES, RsaPair, aes_decrypt
 from .group_keys import (
     MAX_ID,
-    EncryptedGroupKey,
     GroupKey,
     KeyAnnounce,
     KeyMessage,
     KeyRefusal,
     KeyRequest,
     KeyResponse,
+    SentGroupKey,
     checked_key,
     decode_group_key,
     parse_key_message,
@@ -126,7 +126,7 @@ class Decryptor:
             return
         try:
             rotated = parse_new_key(aes_decrypt(message.content, key.secret).decode())
-            self._add_keys(owner, [GroupKey(rotated.id, decode_group_key(rotated.digits))])
+            self._add_keys(owner, [GroupKey(rotated.id, decode_group_key(rotated.hex_text))])
         except (ValueError, StreamrError):
             self._count(IGNORED)
 
@@ -188,7 +188,7 @@ class Decryptor:
             successor = GroupKey(f"start:{message.id.timestamp}", secret)
         elif message.new_group_key is not None:
             encrypted = parse_new_key(message.new_group_key)
-            successor = GroupKey(encrypted.id, checked_key(aes_decrypt(encrypted.digits, key.secret)))
+            successor = GroupKey(encrypted.id, checked_key(aes_decrypt(encrypted.hex_text, key.secret)))
         content = plain.decode()
         jsontext.check(plain)
         if successor is not None:
@@ -309,5 +309,5 @@ def decrypt_keys(
         return None
 
 
-def _secret(key: EncryptedGroupKey, pair: RsaPair, *, fully_encrypted: bool) -> bytes:
-    return decode_group_key(key.digits) if fully_encrypted else checked_key(pair.decrypt(key.digits))
+def _secret(key: SentGroupKey, pair: RsaPair, *, fully_encrypted: bool) -> bytes:
+    return decode_group_key(key.hex_text) if fully_encrypted else checked_key(pair.decrypt(key.hex_text))

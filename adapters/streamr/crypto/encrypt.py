@@ -24,7 +24,7 @@ from gateway.core.jsontext import dumps
 
 from .background_file import Work
 from .ciphers import IV_BYTES, KEY_BYTES, aes_encrypt, rsa_encrypt
-from .group_keys import EncryptedGroupKey, GroupKey, KeyRefusal, KeyRequest, KeyResponse, parse_key_message
+from .group_keys import GroupKey, KeyRefusal, KeyRequest, KeyResponse, SentGroupKey, parse_key_message
 from .keys import EthereumAccount
 
 DAY = 86_400_000  # ms that a key is used for
@@ -116,7 +116,7 @@ class KeyResponder:
         if unknown := tuple(id for id, key in keys.items() if key is None):
             unknown_only = replace(request, ids=unknown)
             self._refuse(signer, requester, unknown_only, "UNKNOWN_GROUP_KEY", "this publisher has no such group key")
-        found = [key for key in keys.values() if key is not None] if request.named else [self._current(request)]
+        found = [key for key in keys.values() if key is not None] if request.has_key_ids else [self._current(request)]
         if found and self._pending < MAX_PENDING_RESPONSES:
             self._pending += 1
             self._work(
@@ -129,7 +129,7 @@ class KeyResponder:
         return self._keys.of(request.stream_id, self._clock() // DAY)
 
     def _keys_encrypted(
-        self, signer: EthereumAccount, requester: str, request: KeyRequest, keys: tuple[EncryptedGroupKey, ...] | None
+        self, signer: EthereumAccount, requester: str, request: KeyRequest, keys: tuple[SentGroupKey, ...] | None
     ) -> None:
         self._pending -= 1
         if keys is None:
@@ -139,7 +139,7 @@ class KeyResponder:
             return
         response = KeyResponse(request.request_id, request.stream_id, keys)
         start = self._clock() // DAY * DAY
-        content = response.content() if request.named else response.unnamed_content(start)
+        content = response.content() if request.has_key_ids else response.content_without_ids(start)
         self._send(signer, requester, kinds.GROUP_KEY_RESPONSE, content, request.public_key)
 
     def _refuse(self, signer: EthereumAccount, requester: str, request: KeyRequest, code: str, text: str) -> None:
@@ -147,9 +147,9 @@ class KeyResponder:
         self._send(signer, requester, kinds.GROUP_KEY_ERROR_RESPONSE, refusal.content(), None)
 
 
-def encrypt_keys(keys: list[GroupKey], public_key: str) -> tuple[EncryptedGroupKey, ...] | None:
+def encrypt_keys(keys: list[GroupKey], public_key: str) -> tuple[SentGroupKey, ...] | None:
     """*keys* encrypted for the owner of *public_key*; None if that is not a valid key. It is run by the worker."""
     try:
-        return tuple(EncryptedGroupKey(key.id, rsa_encrypt(key.secret, public_key)) for key in keys)
+        return tuple(SentGroupKey(key.id, rsa_encrypt(key.secret, public_key)) for key in keys)
     except ValueError:
         return None

@@ -31,26 +31,32 @@ class GroupKey(NamedTuple):
         return f"GroupKey({self.id!r})"  # the secret is for no log
 
 
-class EncryptedGroupKey(NamedTuple):
-    """A group key in transit: *digits* are encrypted with RSA for one reader, or with AES under the previous key."""
+class SentGroupKey(NamedTuple):
+    """A group key in transit: *hex_text* is encrypted with RSA for one reader, or with AES under the previous key.
+
+    It is the key in the clear if all of the content that it came in was encrypted.
+    """
 
     id: str
-    digits: str
+    hex_text: str
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRequest:
-    """A subscriber asks the publisher for keys (28); without *ids* for the one in use, as version 31 has it."""
+    """A subscriber asks the publisher for keys (28); without *ids* for the one in use, as version 31 has it.
+
+    *has_key_ids* is false for the form of version 31, where keys have no ids.
+    """
 
     request_id: str
     stream_id: str
     public_key: str
     ids: tuple[str, ...] = ()
-    named: bool = True
+    has_key_ids: bool = True
 
     def content(self) -> str:
-        """The content of the message that says this, in the form of version 31 if keys have no names there."""
-        if not self.named:
+        """The content of the message that says this, in the form of version 31 if keys have no ids there."""
+        if not self.has_key_ids:
             return _text({"requestId": self.request_id, "streamId": self.stream_id, "publicKey": self.public_key})
         return _text([self.request_id, self.stream_id, self.public_key, list(self.ids)])
 
@@ -61,16 +67,16 @@ class KeyResponse:
 
     request_id: str
     stream_id: str
-    keys: tuple[EncryptedGroupKey, ...]
+    keys: tuple[SentGroupKey, ...]
     fully_encrypted: bool = False
 
     def content(self) -> str:
         """The content in the form of S0 and the libraries."""
         return _text([self.request_id, self.stream_id, [list(key) for key in self.keys]])
 
-    def unnamed_content(self, start: int) -> str:
+    def content_without_ids(self, start: int) -> str:
         """The content in the form of version 31, where a key is known by the time (ms) of its first use."""
-        keys = [{"groupKey": key.digits, "start": start} for key in self.keys]
+        keys = [{"groupKey": key.hex_text, "start": start} for key in self.keys]
         return _text({"requestId": self.request_id, "streamId": self.stream_id, "keys": keys})
 
 
@@ -79,7 +85,7 @@ class KeyAnnounce:
     """Keys that were not requested (30): S0's announce, S2's reset, and that of version 31."""
 
     stream_id: str
-    keys: tuple[EncryptedGroupKey, ...]
+    keys: tuple[SentGroupKey, ...]
     fully_encrypted: bool = False
 
 
@@ -122,9 +128,9 @@ def parse_key_message(message: StreamMessage, decrypted: str | None = None) -> K
     match message.message_type:
         case kinds.GROUP_KEY_REQUEST:
             ids = _ids(get("groupKeyIds"))
-            named = type(value) is list
-            request_id = get("requestId") if named else get("requestId") or ""
-            return KeyRequest(_id(request_id), _stream(values), _key(get("publicKey")), ids, named)
+            has_key_ids = type(value) is list
+            request_id = get("requestId") if has_key_ids else get("requestId") or ""
+            return KeyRequest(_id(request_id), _stream(values), _key(get("publicKey")), ids, has_key_ids)
         case kinds.GROUP_KEY_RESPONSE:
             return KeyResponse(_id(get("requestId")), _stream(values), _keys(get("keys")), decrypted is not None)
         case kinds.GROUP_KEY_ANNOUNCE:
@@ -135,15 +141,15 @@ def parse_key_message(message: StreamMessage, decrypted: str | None = None) -> K
     raise StreamrError(f"{message.message_type} is not a message of the key exchange")
 
 
-def parse_new_key(text: str) -> EncryptedGroupKey:
-    """The `[id, digits]` of a newGroupKey, or of the content of a GroupKeyRotate."""
+def parse_new_key(text: str) -> SentGroupKey:
+    """The `[id, hex_text]` of a newGroupKey, or of the content of a GroupKeyRotate."""
     (key,) = _keys([_json(text)])
     return key
 
 
-def decode_group_key(digits: str) -> bytes:
+def decode_group_key(hex_text: str) -> bytes:
     """The 32 bytes of a group key in the clear; `ValueError` if it is malformed."""
-    return checked_key(bytes.fromhex(digits))
+    return checked_key(bytes.fromhex(hex_text))
 
 
 def checked_key(secret: bytes) -> bytes:
@@ -166,24 +172,22 @@ def _fields(kind: int, value: Any) -> dict[str, Any]:
     return dict(zip(names, row, strict=False))
 
 
-def _keys(value: Any) -> tuple[EncryptedGroupKey, ...]:
-    """Pairs of id and digits, one pair that is in no list (as S0 and S2 write it), or version 31's objects."""
+def _keys(value: Any) -> tuple[SentGroupKey, ...]:
+    """Pairs of id and hex text, one pair that is in no list (as S0 and S2 write it), or version 31's objects."""
     rows = checks.array("groupKeys", value)
     if rows and type(rows[0]) is str:
         rows = [rows]
     if len(rows) > MAX_IDS:
         raise StreamrError(f"more than {MAX_IDS} group keys")
-    return tuple(map(_encrypted_key, rows))
+    return tuple(map(_sent_key, rows))
 
 
-def _encrypted_key(value: Any) -> EncryptedGroupKey:
+def _sent_key(value: Any) -> SentGroupKey:
     if type(value) is dict:
         start = checks.optional_integer("start", value.get("start"))
-        return EncryptedGroupKey(f"start:{start or 0}", checks.nonempty("groupKey", value.get("groupKey")))
-    key_id, digits = checks.padded(checks.array("groupKey", value), 2)
-    return EncryptedGroupKey(
-        _id(checks.nonempty("groupKeyId", key_id)), checks.nonempty("encryptedGroupKeyHex", digits)
-    )
+        return SentGroupKey(f"start:{start or 0}", checks.nonempty("groupKey", value.get("groupKey")))
+    key_id, hex_text = checks.padded(checks.array("groupKey", value), 2)
+    return SentGroupKey(_id(checks.nonempty("groupKeyId", key_id)), checks.nonempty("encryptedGroupKeyHex", hex_text))
 
 
 def _ids(value: Any) -> tuple[str, ...]:

@@ -37,8 +37,8 @@ def read_keys(path: Path) -> list[tuple[KeyOwner, GroupKey]]:
     try:
         rows = json.loads(data)["keys"]
         return [
-            (KeyOwner(stream, publisher), GroupKey(id, decode_group_key(digits)))
-            for stream, publisher, id, digits in rows
+            (KeyOwner(stream, publisher), GroupKey(id, decode_group_key(hex_text)))
+            for stream, publisher, id, hex_text in rows
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise SecretFileError(

@@ -124,8 +124,8 @@ class Logins:
         self._logouts.when_written(done)
 
     def _issue_token(self, address: str, expires: int, nonce: bytes) -> SessionToken:
-        said = bytes.fromhex(address[2:]) + expires.to_bytes(_EXPIRES_BYTES) + nonce
-        return SessionToken(urlsafe_b64encode(said + self._token_mac(said)).decode(), expires)
+        claims = bytes.fromhex(address[2:]) + expires.to_bytes(_EXPIRES_BYTES) + nonce
+        return SessionToken(urlsafe_b64encode(claims + self._token_mac(claims)).decode(), expires)
 
     def _parse(self, token: str) -> TokenClaims | None:
         """The claims of *token*; None if it is not the gateway's."""
@@ -133,14 +133,14 @@ class Logins:
             data = urlsafe_b64decode(token.encode())
         except ValueError:
             return None
-        said, mac = data[:_CLAIMS_BYTES], data[_CLAIMS_BYTES:]
-        if not hmac.compare_digest(mac, self._token_mac(said)):
+        claims, mac = data[:_CLAIMS_BYTES], data[_CLAIMS_BYTES:]
+        if not hmac.compare_digest(mac, self._token_mac(claims)):
             return None
-        expires = int.from_bytes(said[_ADDRESS_BYTES:-_NONCE_BYTES])
-        return TokenClaims("0x" + said[:_ADDRESS_BYTES].hex(), expires, said)
+        expires = int.from_bytes(claims[_ADDRESS_BYTES:-_NONCE_BYTES])
+        return TokenClaims("0x" + claims[:_ADDRESS_BYTES].hex(), expires, claims)
 
     def _challenge_id(self, text: str) -> str:
         return hmac.digest(self._key, b"challenge " + text.encode(errors="replace"), "sha256").hex()
 
-    def _token_mac(self, said: bytes) -> bytes:
-        return hmac.digest(self._key, b"token " + said, "sha256")[:_MAC_BYTES]
+    def _token_mac(self, claims: bytes) -> bytes:
+        return hmac.digest(self._key, b"token " + claims, "sha256")[:_MAC_BYTES]

@@ -157,8 +157,8 @@ class Streams:
         last = ""
         while found := rows(_SELECT_PAGE, (last, PAGE)):
             for last, text in found:
-                if (said := _parse(text)) is not None and last not in self._configured:
-                    self._apply_record(last, said)
+                if (record := _parse(text)) is not None and last not in self._configured:
+                    self._apply_record(last, record)
 
     # Queries
 
@@ -203,12 +203,12 @@ class Streams:
 
     def shown(self, stream: str) -> dict[str, Any]:
         """The stream in the JSON form of the reference's REST interface."""
-        said = self._record(stream).description
+        description = self._record(stream).description
         return (
             {"id": stream}
-            | said.model_dump(by_alias=True)
+            | description.model_dump(by_alias=True)
             | self.validation_fields(stream)
-            | {"name": said.name or stream}
+            | {"name": description.name or stream}
         )
 
     def validation_fields(self, stream: str) -> dict[str, Any]:
@@ -223,35 +223,35 @@ class Streams:
 
     def describe(self, stream: str, fields: Mapping[str, Any]) -> None:
         """Update the description of *stream* with *fields*; other fields stay unchanged."""
-        said = self._record(stream)
+        record = self._record(stream)
         given = {name: value for name, value in fields.items() if value is not None}
         try:
-            description = StreamDescription.model_validate(said.description.model_dump(by_alias=True) | given)
+            description = StreamDescription.model_validate(record.description.model_dump(by_alias=True) | given)
         except ValidationError as error:
             fault = error.errors()[0]
             raise InvalidDescription(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
-        if description != said.description:
-            self._log_record(stream, said._replace(description=description))
+        if description != record.description:
+            self._log_record(stream, record._replace(description=description))
 
     def grant(self, stream: str, operation: str, user: str | None) -> Permission:
         """Let *user* (an address, None is everybody) use *operation* on *stream*; a repeated grant changes nothing."""
-        said = self._record(stream)
-        for permission in said.permissions:
+        record = self._record(stream)
+        for permission in record.permissions:
             if permission[1:] == (operation, user):
                 return permission
-        if len(said.permissions) >= MAX_PERMISSIONS:
+        if len(record.permissions) >= MAX_PERMISSIONS:
             raise InvalidDescription(f"a stream has at most {MAX_PERMISSIONS} permissions")
-        added = Permission(max((permission.id for permission in said.permissions), default=0) + 1, operation, user)
-        self._log_record(stream, said._replace(permissions=(*said.permissions, added)))
+        added = Permission(max((permission.id for permission in record.permissions), default=0) + 1, operation, user)
+        self._log_record(stream, record._replace(permissions=(*record.permissions, added)))
         return added
 
     def revoke(self, stream: str, id: int) -> bool:
         """Revoke the permission *id*; False if there is none."""
-        said = self._record(stream)
-        kept = tuple(permission for permission in said.permissions if permission.id != id)
-        if len(kept) == len(said.permissions):
+        record = self._record(stream)
+        kept = tuple(permission for permission in record.permissions if permission.id != id)
+        if len(kept) == len(record.permissions):
             return False
-        self._log_record(stream, said._replace(permissions=kept))
+        self._log_record(stream, record._replace(permissions=kept))
         return True
 
     def forget(self, stream: str) -> None:
@@ -262,9 +262,9 @@ class Streams:
     def learn(self, fact: Fact) -> None:
         """Apply *fact*, in which another gateway logged what users declared about a stream."""
         if fact.kind == "entity":
-            stream, said = fact.fields["native"][NAME], _parse(fact.fields["wire"])
-            if said is not None and stream not in self._configured:
-                self._apply_record(stream, said)
+            stream, record = fact.fields["native"][NAME], _parse(fact.fields["wire"])
+            if record is not None and stream not in self._configured:
+                self._apply_record(stream, record)
 
     @staticmethod
     def rows(fact: Fact) -> Iterator[Row]:
@@ -277,8 +277,8 @@ class Streams:
         """The lifetime of *fact*: unlimited for the newest edition of a stream, unless that resets the stream."""
         if fact.kind != "entity" or fact.protocol != NAME:
             return None
-        said = _parse(fact.fields["wire"])
-        return Lifetime(f"{NAME} {fact.fields['native'][NAME]}", () if said in (None, _StreamRecord()) else None)
+        record = _parse(fact.fields["wire"])
+        return Lifetime(f"{NAME} {fact.fields['native'][NAME]}", () if record in (None, _StreamRecord()) else None)
 
     @staticmethod
     def removal_statements(fact: Fact) -> Iterator[Statement]:
@@ -289,11 +289,11 @@ class Streams:
     def _record(self, stream: str) -> _StreamRecord:
         return self._streams.get(stream) or _StreamRecord()
 
-    def _log_record(self, stream: str, said: _StreamRecord) -> None:
-        """Log *said* as the record of *stream*, then apply it."""
+    def _log_record(self, stream: str, record: _StreamRecord) -> None:
+        """Log *record* as the record of *stream*, then apply it."""
         if stream in self._configured:
             raise InvalidDescription("this stream is described by the configuration of the gateway")
-        text = dumps([said.description.model_dump(by_alias=True), said.permissions])
+        text = dumps([record.description.model_dump(by_alias=True), record.permissions])
         if len(text) > MAX_DESCRIPTION:
             raise InvalidDescription(f"a description has at most {MAX_DESCRIPTION} bytes")
         if len(self._streams) >= MAX_DESCRIBED and stream not in self._streams:
@@ -303,19 +303,19 @@ class Streams:
         edition = self._services.bus.ledger.next_seq  # no two facts about a stream are the same one
         native = {NAME: stream, "edition": edition}
         self._services.fact("entity", {"protocol": NAME, "native": native, "wire": text.decode()})
-        self._apply_record(stream, said)
+        self._apply_record(stream, record)
 
-    def _apply_record(self, stream: str, said: _StreamRecord) -> None:
+    def _apply_record(self, stream: str, record: _StreamRecord) -> None:
         before = self.permissions(stream)
-        self._streams[stream] = said
-        if said == _StreamRecord():
+        self._streams[stream] = record
+        if record == _StreamRecord():
             del self._streams[stream]
-        self._set_rules(stream, said.description)
-        self._set_rights(stream, before, said.permissions)
+        self._set_rules(stream, record.description)
+        self._set_rights(stream, before, record.permissions)
 
-    def _set_rules(self, stream: str, said: ConfiguredStream | StreamDescription) -> None:
-        partitions = said.partitions or self._default.partitions
-        rules = StreamRules(partitions, said.require_signed_data, said.require_encrypted_data)
+    def _set_rules(self, stream: str, description: ConfiguredStream | StreamDescription) -> None:
+        partitions = description.partitions or self._default.partitions
+        rules = StreamRules(partitions, description.require_signed_data, description.require_encrypted_data)
         self._rules[stream] = rules
         if rules == self._default:
             del self._rules[stream]

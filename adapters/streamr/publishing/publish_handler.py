@@ -24,7 +24,7 @@ from gateway.core.session import Session
 from gateway.core.shared_ids import match_shared_id
 
 from .conversion import Ids, author_of, ids_of, to_bus_message
-from .validation import ambiguous_partitions, check, check_signature, is_late, is_signed
+from .validation import ambiguous_partitions, check_message, check_signature, is_late, is_signed
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OTHER_CONTENT = "The id of this message belongs to one with other content"
 NOT_PUBLISHED = "The publisher is an address of the gateway, which did not publish this message here"
-LINK = f"{NAME}:peer"  # the principal of links to other brokers, which carry what many wrote
+LINK_PRINCIPAL = f"{NAME}:peer"  # the principal of links to other brokers, which carry what many wrote
 NO_PRINCIPAL = Principal("")  # for the rate of an author alone: the connection's own is checked elsewhere
 MAX_EXTERNAL = 65_536  # addresses that are known not to be the gateway's
 
@@ -143,13 +143,13 @@ class PublishHandler:
 
         A link brings messages of authors who have no rights here, so the right of the link counts.
         """
-        if is_signed(request.message) and requester.principal.name != LINK:
+        if is_signed(request.message) and requester.principal.name != LINK_PRINCIPAL:
             self._check_publisher(requester, request, verb, channel)
         elif not self._context.bus.allowed(requester.authenticate(request).principal, verb, channel):
             raise Forbidden(verb, channel)
         rules = self._context.streams.rules(request.message.id.stream_id)
         rules.check(request.message)
-        check(request.message, self._context.bus.clock(), rules.partitions)
+        check_message(request.message, self._context.bus.clock(), rules.partitions)
 
     def verified_sender(self, requester: Requester, request: PublishRequest) -> Peer:
         """The sender of a message: the address that signed it, or the requester.
@@ -163,7 +163,7 @@ class PublishHandler:
             author = peers.identity(NAME, publisher)
             requester.pace_author(author)
             return author
-        if not publisher or requester.principal.name == LINK:  # nothing proves who wrote an unsigned message
+        if not publisher or requester.principal.name == LINK_PRINCIPAL:  # nothing proves who wrote an unsigned message
             return requester.who
         for user in (requester.authenticate(request), requester.user):
             if user is not None and user.may_publish_as(publisher) and (peer := user.peer(peers)) is not None:
@@ -185,8 +185,8 @@ class PublishHandler:
     def _check_copy(self, message: StreamMessage, channel: str) -> None:
         """Raise unless *message*, which names the gateway as its publisher, equals the one that the gateway signed."""
         check_signature(message)
-        place = message.id[2:4]
-        stored = self._stored.between(channel, MessageRange(place, place, message.id.publisher_id.lower()))
+        position = message.id.position
+        stored = self._stored.between(channel, MessageRange(position, position, message.id.publisher_id.lower()))
         found = next(filter(None, stored), None)
         shown = None if found is None else self._forms.stream_message(found)
         if shown is None:
@@ -206,7 +206,7 @@ class PublishHandler:
 
     def _is_new(self, requester: Requester, message: StreamMessage, channel: str) -> bool:
         """Whether the position of *message* alone shows that it is no copy."""
-        if not self.positions.beyond(channel, author_of(message), message.id[2:4]):
+        if not self.positions.beyond(channel, author_of(message), message.id.position):
             return False
         if not is_signed(message):
             return True
@@ -217,16 +217,16 @@ class PublishHandler:
 
         Others could split an old signed text into fields in a new way, which gives it another position.
         """
-        places = ambiguous_partitions(message, self._context.bus.clock())
-        return places is not None and all(self._is_unused(place, message) for place in places)
+        partitions = ambiguous_partitions(message, self._context.bus.clock())
+        return partitions is not None and all(self._is_unused(partition, message) for partition in partitions)
 
-    def _is_unused(self, place: tuple[str, int], message: StreamMessage) -> bool:
-        """Whether the publisher of *message* has published nothing at its time or later in the partition *place*."""
+    def _is_unused(self, partition: tuple[str, int], message: StreamMessage) -> bool:
+        """Whether the publisher of *message* has published nothing at its time or later in *partition*."""
         try:
-            channel = self._context.bus.channels.channel(NAME, channel_of(*place))
+            channel = self._context.bus.channels.channel(NAME, channel_of(*partition))
         except RequestError:
             return False
-        return self.positions.beyond(channel, author_of(message), message.id[2:4])
+        return self.positions.beyond(channel, author_of(message), message.id.position)
 
     def _newest_timestamp(self, channel: str) -> int:
         newest = next(self._context.services.index.newest(channel), None)
@@ -268,7 +268,7 @@ class PublishHandler:
         control: int,
         message: StreamMessage,
     ) -> None:
-        self.positions.advance(channel, author_of(message), message.id[2:4])
+        self.positions.advance(channel, author_of(message), message.id.position)
         sent = to_bus_message(message, ids, channel, sender, control)
         sent.late = is_late(message.id.timestamp, self._context.bus.clock())
         if origin is None:

@@ -119,7 +119,7 @@ class PublishRun:
     def add(self, request: PublishRequest) -> None:
         """Add a request that `read` returned, or the first; raises `RequestError` if it exceeds the rate limit."""
         self._requester.pace(self._channel)
-        self._last = request.message.id[2:4]
+        self._last = request.message.id.position
         self._added.append(request)
 
     def publish(self) -> None:
@@ -168,7 +168,7 @@ class PublishRun:
         """Publish the *genuine* messages together, or refuse all of them."""
         if not genuine or self._sender is None:
             return
-        self._handler.positions.advance(self._channel, self._author, genuine[-1].message.id[2:4])
+        self._handler.positions.advance(self._channel, self._author, genuine[-1].message.id.position)
         run: list[Message] = []
         for request in genuine:
             message = request.message

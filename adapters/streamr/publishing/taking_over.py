@@ -12,7 +12,7 @@ from gateway.core.errors import RequestError
 from gateway.core.message import Peer, TakingOver
 from gateway.core.principal import Principal
 
-from .publish_handler import LINK
+from .publish_handler import LINK_PRINCIPAL
 
 if TYPE_CHECKING:
     from gateway.core.bus import Bus
@@ -28,7 +28,7 @@ class _HandoverRequester:
     address: str | None = None
 
     def __init__(self, caller: Principal, who: Peer) -> None:
-        self.principal = Principal(LINK)
+        self.principal = Principal(LINK_PRINCIPAL)
         self.user = User(caller)
         self.who = who
 

@@ -25,7 +25,7 @@ MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 STREAM_TYPES = frozenset({kinds.MESSAGE, kinds.GROUP_KEY_ROTATE})
 
 
-def check(message: StreamMessage, now: int, partitions: int) -> None:
+def check_message(message: StreamMessage, now: int, partitions: int) -> None:
     """Raise unless *message* may be published on a stream with so many *partitions*; *now* is in ms."""
     check_time(message, now)
     if message.message_type not in STREAM_TYPES:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_LISTED = 256  # streams in one answer; `offset` asks for more
 CHANNELS_PER_SLICE = 64  # channels that one slice of the list examines
-MAX_DIGITS = 10  # of a number in a request
+MAX_DIGITS = 9  # of a number in a request
 MAX_ADDRESSES = 10_000  # in one answer
 
 # The gateway's verbs of which each operation of the reference requires one.
@@ -63,12 +63,12 @@ class CoreApi:
         self._forms = parts.forms
         self._own = parts.context.own.address
 
-    def admit(self, origin: str | None, host: str | None) -> None:
+    def check_origin(self, origin: str | None, host: str | None) -> None:
         """Raise unless a request to *host*, perhaps by a page of *origin*, is allowed, as on the WebSocket."""
         if (reason := self._context.access.origin_refusal(origin, host)) is not None:
             raise ApiError(403, reason)
 
-    def throttle(self, caller: RestCaller, channel: str = "") -> None:
+    def pace(self, caller: RestCaller, channel: str = "") -> None:
         """Raise `Throttled` if the caller's network exceeds the rate limit, in *channel* or altogether."""
         place = Peer(-1 - crc32(caller.network.encode()), NAME)
         self._context.bus.pace(Principal("", caller.network), place, channel)
@@ -234,7 +234,7 @@ class CoreApi:
         self._check_visible(caller, stream)
         return [{"storageNodeAddress": self._own}]
 
-    def kept(self, caller: RestCaller, address: str) -> Iterator[bytes]:
+    def stored_streams(self, caller: RestCaller, address: str) -> Iterator[bytes]:
         """The streams stored by the node *address*, which has to be this gateway."""
         if address.lower() != self._own:
             raise ApiError(404, f"Storage node not found: {address}")
@@ -296,8 +296,8 @@ class CoreApi:
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     """The number *name* in the *query*; raises `ApiError` 400."""
     text = query.get(name, str(default))
-    if not text.isdecimal() or len(text) >= MAX_DIGITS:
-        raise ApiError(400, f"{name}: not a number: {text}")
+    if not text.isdecimal() or len(text) > MAX_DIGITS:
+        raise ApiError(400, f"{name}: expected a whole number of at most {MAX_DIGITS} digits, not {text}")
     return int(text)
 
 

@@ -143,7 +143,7 @@ class DataApi:
     def _produce(self, caller: RestCaller, stream: str, query: Mapping[str, str], body: bytes) -> None:
         message = self._message(stream, query, body)
         channel = self._channel(stream, message.id.stream_partition)
-        self._core_api.throttle(caller, channel)
+        self._core_api.pace(caller, channel)
         self._core_api.charge_creation(caller, channel)
         failed: list[RequestError] = []
         requester, request = RestRequester(self._context, self._trust, caller), PublishRequest(message=message)
@@ -224,7 +224,7 @@ class DataApi:
             raise UnknownChannel(stream)
         if int(partition) >= (partitions := self._context.streams.partitions(stream)):
             raise InvalidMessage(out_of_range(int(partition), partitions))
-        self._core_api.throttle(caller, channel)
+        self._core_api.pace(caller, channel)
         return channel
 
 

@@ -74,10 +74,10 @@ def with_error_handling(
         parts, core_api, _ = running()
         try:
             origin = request.headers.get("origin")
-            core_api.admit(origin, request.headers.get("host"))
+            core_api.check_origin(origin, request.headers.get("host"))
             cors = CORS | {"Access-Control-Allow-Origin": origin} if origin is not None else {}
             _check_target(request)
-            core_api.throttle(caller_of(request))
+            core_api.pace(caller_of(request))
             response = await handle(request)
         except Exception as error:
             status, message = explain(error)

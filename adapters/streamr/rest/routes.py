@@ -128,7 +128,7 @@ ROUTES = [
     _route("GET",    STREAM + "/storageNodes", CoreApi.storage_nodes, "The storage nodes of a stream."),
     _route("POST",   STREAM + "/storageNodes", StreamManagement.store,
          "Store a stream; every stream is stored."),
-    _route("GET",    "/storageNodes/{address}/streams", CoreApi.kept,
+    _route("GET",    "/storageNodes/{address}/streams", CoreApi.stored_streams,
          "The streams that a node stores."),
     _route("GET",    STREAM, CoreApi.stream, "A stream."),
     _route("PUT",    STREAM, StreamManagement.update, "Change a stream's description."),

@@ -122,7 +122,7 @@ class StreamManagement(CoreApi):
         """Revoke a permission; `gateway.access.revocation` closes connections that lose a right by it."""
         self._authorize_change(caller, stream, "stream_share")
         self._context.bus.check_log()
-        number = int(permission) if permission.isdecimal() and len(permission) < MAX_DIGITS else -1
+        number = int(permission) if permission.isdecimal() and len(permission) <= MAX_DIGITS else -1
         if not self._streams.revoke(stream, number):
             raise ApiError(404, f"Permission not found: {permission}")
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from pydantic import Field, SecretStr
 
 from adapters.streamr.model.users import User
-from adapters.streamr.publishing.publish_handler import LINK
+from adapters.streamr.publishing.publish_handler import LINK_PRINCIPAL
 from adapters.streamr.wire.claims import ASKED
 from adapters.streamr.wire.codec import decode_control, encode
 from adapters.streamr.wire.control import (
@@ -277,7 +277,7 @@ def link(peer: StreamrPeer, open: Callable[[Principal, StreamrPeer], StreamrLink
     wanted = {"controlLayerVersion": str(CONTROL), "messageLayerVersion": str(LATEST), ASKED: "1"}
     query = urlencode(wanted | dict(parse_qsl(parts.query)))
     path = f"{parts.path if parts.path.strip('/') else PATH}?{query}"
-    dialled = partial(open, Principal(LINK, parts.hostname), peer)
+    dialled = partial(open, Principal(LINK_PRINCIPAL, parts.hostname), peer)
     port = parts.port or PORTS[parts.scheme]
     return OutboundLink(peer.url, parts.hostname, port, dialled, _report, parts.scheme == "wss", path=path)
 

@@ -44,7 +44,7 @@ BURST = 1_000  # instructions that a node may get at once
 INSTRUCTIONS_PER_SECOND = 100  # instructions a second after that
 MAX_RELAYED = 64 << 10  # bytes of a message to another node; genuine ones offer and answer connections in some 5,000
 MAX_SHOWN = 256  # nodes in a report to the operator
-MAX_DIGITS = 10  # of a partition
+MAX_DIGITS = 9  # of a partition
 UNKNOWN_PEER = "RTC_UNKNOWN_PEER"  # the libraries' code for an unknown node
 
 
@@ -342,7 +342,7 @@ def _part(value: Any) -> StreamPart:
     if len(text) > checks.MAX_NAME:
         raise StreamrError(f"Expected status.streams to have names of at most {checks.MAX_NAME} characters.")
     stream, separator, digits = text.rpartition("::")
-    if separator and stream and digits.isascii() and digits.isdigit() and len(digits) < MAX_DIGITS:
+    if separator and stream and digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS:
         return StreamPart(stream, int(digits))
     return StreamPart(text, 0)
 

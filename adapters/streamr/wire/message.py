@@ -68,6 +68,11 @@ class MessageID(NamedTuple):
     publisher_id: str = ""
     msg_chain_id: str = ""
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """The timestamp (ms) and the sequence number: the order in which a publisher's messages follow each other."""
+        return self.timestamp, self.sequence_number
+
 
 @dataclass(slots=True)  # not frozen: one is made for each publish, and frozen ones take four times as long
 class StreamMessage:
@@ -319,7 +324,7 @@ def _prev_ref(value: Any, message_id: MessageID, version: int) -> MessageRef | N
     if value is None or (value == [None, None] and version < 32):  # the latter from clients 2.x
         return None
     prev = decode_ref("prevMsgRef", value)
-    current, previous = message_id[2:4], (prev.timestamp, prev.sequence_number or 0)
+    current, previous = message_id.position, (prev.timestamp, prev.sequence_number or 0)
     if previous < current:
         return prev
     fault = "cannot be identical to" if previous == current else "must come before"

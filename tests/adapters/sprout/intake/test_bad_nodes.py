@@ -11,7 +11,7 @@ import pytest
 
 from adapters.sprout.forest import forest
 from adapters.sprout.hub.naming import DIGEST, channel_name
-from adapters.sprout.hub.rights import PEER
+from adapters.sprout.hub.rights import LINK_PRINCIPAL
 from adapters.sprout.intake.horizon import RetentionHorizon
 from adapters.sprout.intake.intake import FAULT
 from adapters.sprout.intake.root_intake import RootIntake
@@ -43,7 +43,7 @@ def by_announce(place: Any, _folder: Path, *nodes: str) -> None:
 
 
 def by_link(place: Any, _folder: Path, identity: str, *communities: str) -> None:
-    line = type(place.connect())(place, place.adapter.open(Peering, Principal(PEER)))
+    line = type(place.connect())(place, place.adapter.open(Peering, Principal(LINK_PRINCIPAL)))
     line.ask("\n".join((f"response 0 {len(communities)}", *communities, "")))
     line.ask(f"response 1 1\n{identity}\n")
     assert line.session.closing is None

@@ -14,7 +14,7 @@ import pytest
 from adapters.sprout.arrivals import waiting
 from adapters.sprout.arrivals.acknowledgements import ANSWER_TIMEOUT
 from adapters.sprout.forest import forest
-from adapters.sprout.hub.rights import PEER
+from adapters.sprout.hub.rights import LINK_PRINCIPAL
 from adapters.sprout.sessions.peering import Peering
 from adapters.sprout.wire import base64url
 from gateway.core.principal import Principal
@@ -349,7 +349,7 @@ def test_a_dialled_relay_waits_while_the_log_cannot_be_written(
     place: Any, lobby: str, alice: Any, full: Callable[[bool], None]
 ) -> None:
     """It would not tell it again."""
-    line = type(place.connect())(place, place.adapter.open(Peering, Principal(PEER)))
+    line = type(place.connect())(place, place.adapter.open(Peering, Principal(LINK_PRINCIPAL)))
     line.ask("response 0 0\n")
     top = alice.reply(lobby, "top")
     full(True)

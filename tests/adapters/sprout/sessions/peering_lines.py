@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from adapters.sprout.forest import twig
-from adapters.sprout.hub.rights import PEER
+from adapters.sprout.hub.rights import LINK_PRINCIPAL
 from adapters.sprout.sessions.peering import Peering
 from adapters.sprout.sessions.peers import SproutPeer
 from adapters.sprout.wire.codec import MAX_NODES
@@ -14,7 +14,7 @@ from gateway.core.principal import Principal
 
 def dial(place: Any, **peer: Any) -> Any:
     """A peering, and the line of the relay that was dialled; *peer* says what is exchanged."""
-    session = place.adapter.open(Peering, Principal(PEER))
+    session = place.adapter.open(Peering, Principal(LINK_PRINCIPAL))
     session.exchange = SproutPeer.model_validate({"url": "tcp://relay.example:1", **peer})
     line = type(place.connect())(place, session)
     assert line.read() == f"list 0 1 {MAX_NODES}\n"

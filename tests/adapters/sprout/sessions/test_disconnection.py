@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.sprout.hub.rights import PEER
+from adapters.sprout.hub.rights import LINK_PRINCIPAL
 from adapters.sprout.sessions.peering import Peering
 from adapters.sprout.wire import base64url
 from gateway.core.principal import Principal
@@ -54,7 +54,7 @@ def test_a_peer_may_be_silent_after_its_first_message(place: Any, said: str) -> 
 
 
 def test_a_dialled_relay_may_stay_silent(place: Any) -> None:
-    line = type(place.connect())(place, place.adapter.open(Peering, Principal(PEER)))
+    line = type(place.connect())(place, place.adapter.open(Peering, Principal(LINK_PRINCIPAL)))
     ticks(place, 3 * SECONDS)
     assert line.session.closing is None
 
@@ -110,7 +110,7 @@ def test_a_valid_node_excuses_forged_ones_beside_it(strict: Any, alice: Any) -> 
 
 
 def test_a_peer_that_the_operator_chose_is_not_judged(strict: Any) -> None:
-    line = type(strict.connect())(strict, strict.adapter.open(Peering, Principal(PEER)))
+    line = type(strict.connect())(strict, strict.adapter.open(Peering, Principal(LINK_PRINCIPAL)))
     for _ in range(MAX_MALFORMED + 10):
         line.send("nonsense\n")
     assert line.session.closing is None

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from adapters.sprout.arrivals.waiting import MAX_ASKED, REQUEST_TIMEOUT
 from adapters.sprout.forest.forest import Reply, decode, sign_identity
-from adapters.sprout.hub.rights import PEER
+from adapters.sprout.hub.rights import LINK_PRINCIPAL
 from adapters.sprout.sessions.peering import MAX_REREQUESTED, SLICE, WINDOW
 from adapters.sprout.sessions.peers import Address, read_address
 from adapters.sprout.settings import SproutSettings
@@ -120,7 +120,7 @@ def test_a_relay_that_does_not_answer_is_disconnected(place: Any) -> None:
 
 
 def test_channels_without_a_right_are_not_shared(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
-    place = make_place(auth={"grants": {PEER: ["*:open"], "sprout:friend": ["*:*"]}})
+    place = make_place(auth={"grants": {LINK_PRINCIPAL: ["*:open"], "sprout:friend": ["*:*"]}})
     announce(place.connect("sprout:friend"), alice.identity, alice.community("open"), alice.community("closed"))
     told = lines(dial(place).ask(response(0)))
     assert len([text for text in told if text.startswith("subscribe")]) == 1

@@ -203,7 +203,12 @@ def test_streams_are_listed_by_name_by_text_and_a_page_at_a_time(call: Caller) -
     assert ids("search=T&sortBy=name&order=asc&public=false") == ["Three", "two"]
     assert ids("max=1&offset=1") == ["one"]
     assert ids("name=two") == ["two"]
+    assert ids("max=999999999&offset=000000001") == ids("offset=1")
     assert call("GET", "/streams?max=-1").status_code == 400
+    refused = call("GET", "/streams?max=1000000000")
+    assert refused.status_code == 400
+    expected = "max: expected a whole number of at most 9 digits, not 1000000000"
+    assert expected in refused.text
 
 
 def test_every_stream_is_kept_by_this_gateway(call: Caller, alice: Any) -> None:
