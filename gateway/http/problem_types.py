@@ -103,7 +103,7 @@ PROBLEM_TYPES: Final = MappingProxyType({
         "The channel does not exist, or only the operator creates channels.",
         "`GET /v1/channels` lists the channels that you may see; `PUT` creates one."),
     "invalid-channel-name": ProblemType(404, "No channel can have this name",
-        "A name has 1 to 255 characters, no control characters, and no `/` directly before `@`.", "Use another name."),
+        "A name has 1 to 255 characters, no control characters, and no `/` right before `@`.", "Use another name."),
     "unknown-message": ProblemType(404, "There is no such message",
         "No message of this channel has this id, or retention removed it.",
         "`GET /v1/channels/{channel}/messages` lists all messages."),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "application/problem+json"
 
-NAME_RULE = f"a name has 1 to {MAX_NAME} characters, no control characters, and no `/` directly before `@`"
+NAME_RULE = f"a name has 1 to {MAX_NAME} characters, no control characters, and no `/` right before `@`"
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 

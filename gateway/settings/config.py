@@ -58,7 +58,7 @@ def load(
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         faults.append(f"{file}: not valid TOML: {error}")
     except SettingsError as error:  # a variable is no JSON
-        faults.append(f"environment: {error}; write JSON, or one variable for each value, such as {PREFIX}SPROUT__PORT")
+        faults.append(f"environment: {error}; write JSON, or one variable for each value: {PREFIX}LIMITS__MEMORY")
     else:
         faults += validate_settings(settings, adapters)
     if faults:

@@ -36,7 +36,7 @@ class Section(BaseModel):
 def _check_names(names: Iterable[str]) -> None:
     if bad := [name for name in names if not valid_name(name)]:
         raise ValueError(
-            f"not channel names (1 to 255 characters, no control characters, no '/' directly before '@'): {bad}"
+            f"not channel names (1 to 255 characters, no control characters, no '/' right before '@'): {bad}"
         )
 
 
