@@ -258,3 +258,27 @@ def churn(target: Target, seconds: float) -> Report:
         raw.socket.close()
         report.connections += 1
     return report
+
+
+def after_close(target: Target, seconds: float) -> Report:
+    """WebSockets that say goodbye and go on sending as fast as that goes; one that ends is replaced."""
+    report, deadline, rest = Report(), time.monotonic() + seconds, bytes(1 << 18)
+    peers: list[Raw] = []
+    while time.monotonic() < deadline:
+        while len(peers) < 20:
+            raw = websocket(target, RELAY)
+            raw.socket.sendall(frame(b"\x03\xe8", 0x88))
+            raw.socket.setblocking(False)
+            peers.append(raw)
+            report.connections += 1
+        for raw in list(peers):
+            try:
+                raw.socket.send(rest)
+            except BlockingIOError:
+                continue
+            except OSError:
+                raw.socket.close()
+                peers.remove(raw)
+    for raw in peers:
+        raw.socket.close()
+    return report

@@ -115,6 +115,7 @@ ATTACKS: Final = (
     Attack("subscriptions", "one connection that subscribes to 11,000 topics", floods.subscriptions),
     Attack("crowded", "joining a channel with 200 pages in it and hanging up, at full speed", floods.crowded),
     Attack("churn", "connections opened, half used and reset at full speed", floods.churn),
+    Attack("after-close", "WebSockets that send at full speed after their close frame", floods.after_close),
 
     Attack("ws-resume", "100 patterns on each connection to /v1/ws resume a long channel from the beginning",
            subscribers.resume, brief=False),
