@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -22,7 +23,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, suppress
 from multiprocessing import get_context
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -76,18 +78,18 @@ class Bed(NamedTuple):
         """Return how many records to take in place of *records*."""
         return max(1_000, int(records * self.scale))
 
-    def run(self, name: str, log: Path, cores: int = 2) -> Run:
-        """Return a run on *log* with new tables, in a session on *cores* cores."""
-        options = Options(self.folder / name, LogSource(log), master=f"local[{cores}]")
+    def run(self, name: str, log: Path) -> Run:
+        """Return a run on *log* with new tables, in a session on two cores."""
+        options = Options(self.folder / name, LogSource(log), master="local[2]")
         return Run(start(options), options, lambda _text: None)
 
 
-def all_jobs(bed: Bed, run: Run, what: str, count: int) -> float:
-    """Return the seconds that all jobs take together; each is measured."""
+def all_jobs(watch: Watch, run: Run, what: str, count: int) -> float:
+    """Return the seconds that all jobs take together; *watch* measures each."""
     run.options.warehouse.mkdir(parents=True)
     began = time.perf_counter()
     for name in ORDER:
-        with bed.watch.measured(f"{what}{name}", count):
+        with watch.measured(f"{what}{name}", count):
             job(name)(run)
     return time.perf_counter() - began
 
@@ -98,8 +100,8 @@ def measure_jobs(bed: Bed) -> list[Goal]:
     write(bed.pool, small, bed.count(RECORDS // 100))
     write(bed.pool, log, count)
     run = bed.run("warm-tables", small)
-    all_jobs(bed, run, "warming: ", bed.count(RECORDS // 100))
-    seconds = all_jobs(bed, bed.run("tables", log), "", count)
+    all_jobs(bed.watch, run, "warming: ", bed.count(RECORDS // 100))
+    seconds = all_jobs(bed.watch, bed.run("tables", log), "", count)
     run.spark.stop()
     duckdb.execute("SET threads = 2")
     with bed.watch.measured(DUCK, count):
@@ -114,22 +116,40 @@ def measure_jobs(bed: Bed) -> list[Goal]:
 
 
 def measure_cores(bed: Bed) -> list[Goal]:
-    """Measure how much faster two cores are than one, for all jobs and for a pool of Python processes."""
+    """Measure how much faster two cores are than one, for all jobs and for a pool of Python processes.
+
+    A session on `local[1]` alone would not be on one core: the JVM compiles and collects garbage in other threads, and
+    Spark's Python workers are other processes. So everything of one turn is confined to its cores.
+    """
     log, count = bed.folder / "cores-log", bed.count(CORE_RECORDS)
     write(bed.pool, log, count)
     wires = _wires(log)
-    best: dict[int, list[float]] = {1: [], 2: []}
+    times: dict[int, list[float]] = {1: [], 2: []}
     pools: dict[int, list[float]] = {1: [], 2: []}
-    for turn in range(3):
-        for cores in best:
-            run = bed.run(f"cores-{turn}-{cores}", log, cores)
-            seconds = all_jobs(bed, run, f"{cores} cores: ", count)
-            run.spark.stop()
-            if turn:  # else the JVM was cold
-                best[cores].append(seconds)
-                pools[cores].append(_verify(bed, wires, cores))
-    ours, plain = (min(each[1]) / min(each[2]) for each in (best, pools))
+    with ExitStack() as stack:
+        sessions = {cores: stack.enter_context(_confined(cores)) for cores in times}
+        for turn in range(3):
+            for cores, session in sessions.items():
+                arguments = (bed.folder / f"cores-{turn}-{cores}", log, cores, count)
+                with bed.watch.measured(f"all jobs, {cores} cores, turn {turn}", count):
+                    seconds = session.submit(_timed_jobs, *arguments).result()
+                if turn:  # else the JVM was cold
+                    times[cores].append(seconds)
+                    pools[cores].append(_verify(bed, wires, cores))
+    ours, plain = (min(each[1]) / min(each[2]) for each in (times, pools))
     return [Goal("two cores 1.7 times as fast as one", ours >= 1.7, f"{ours:.2f} times", f"a plain pool {plain:.2f}")]
+
+
+def _confined(cores: int) -> ProcessPoolExecutor:
+    """Return a process that uses, with all that it starts, only the first *cores* cores of those of this process."""
+    usable = sorted(os.sched_getaffinity(0))[:cores]
+    return ProcessPoolExecutor(1, get_context("spawn"), os.sched_setaffinity, (0, usable))
+
+
+def _timed_jobs(folder: Path, log: Path, cores: int, count: int) -> float:
+    options = Options(folder, LogSource(log), master=f"local[{cores}]")
+    run = Run(start(options), options, lambda _text: None)
+    return all_jobs(Watch(), run, f"{cores} cores: ", count)
 
 
 def _wires(log: Path) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS = 2_000_000  # records that become one batch
 BATCH_SPANS = 100  # spans of records that become one batch: each is a condition, and Spark takes them apart recursively
+STAGED_AT_ONCE = 2  # tables of one job: while one is planned or has too few rows for all cores, the other is computed
 SOURCE_STATE = "made of"  # the note of a rebuilt table: `state_of` its sources
 
 Transform = Callable[[Run, "DataFrame"], "DataFrame"]
@@ -87,11 +89,12 @@ def rebuild(
             return 0
         began = time.monotonic()
         counts = BatchCounts(job, newest.batch + 1, rows_in=sum(rows for _, rows in of))
-        for spec in stale:
-            staged = outputs[spec].stage(tables[spec](run))
-            counts.rows_out += staged.rows
-            state = TableState(counts.batch, notes={SOURCE_STATE: of}, counts=counts.row(began))
-            newest = outputs[spec].replace(staged, state, batch=True)
+        with ThreadPoolExecutor(STAGED_AT_ONCE) as pool:
+            all_staged = pool.map(lambda spec: outputs[spec].stage(tables[spec](run)), stale)
+            for spec, staged in zip(stale, all_staged, strict=True):
+                counts.rows_out += staged.rows
+                state = TableState(counts.batch, notes={SOURCE_STATE: of}, counts=counts.row(began))
+                newest = outputs[spec].replace(staged, state, batch=True)
         record_batch(run, job, newest)
         run.say(str(counts))
         return 1
