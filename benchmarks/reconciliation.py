@@ -50,7 +50,7 @@ def write_log(folder: Path, numbers: Iterable[int]) -> tuple[Segments, Path]:
 
 
 def read_set(segments: Segments, index: Path) -> MessageSet:
-    """Read the set of all messages, as `gateway.http.message_sets` does."""
+    """Read the set of all messages, as `gateway.http.sync_sets` does."""
     kept = MessageSet(level=segments.next_seq - 1)
     for chunk in read_items(index, segments, (CHANNEL,), 0, kept.level):
         kept.add(chunk)

@@ -18,12 +18,12 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 
 if TYPE_CHECKING:
-    from gateway.access.auth import Access
+    from gateway.access.access import Access
     from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.core.bus import Bus
     from gateway.core.histogram import Histogram
     from gateway.monitoring.metrics import Metrics
-    from gateway.storage.facts import Lifetime
+    from gateway.storage.fact_lifetimes import Lifetime
     from gateway.storage.index import Index
     from gateway.storage.index_schema import KnownId, Row, Statement
     from gateway.storage.log import Log
@@ -290,7 +290,7 @@ class Adapter(ABC):
     def lifetime(self, fact: Fact) -> Lifetime | None:  # noqa: ARG002  (most log no entities)
         """How long *fact*, an `entity`, stays once the messages around it are retired; None if it is another's.
 
-        See `gateway.storage.facts`. A fact that nothing references is dropped, unless it is `in_use`.
+        See `gateway.storage.fact_lifetimes`. A fact that nothing references is dropped, unless it is `in_use`.
         """
         return None
 

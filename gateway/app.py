@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from hashlib import sha256
@@ -28,22 +28,22 @@ from gateway.http import metrics_port, openapi, pages, reference_pages, rest
 from gateway.http.bodies import network_of
 from gateway.http.callers import admit_request
 from gateway.http.cors import Cors
-from gateway.http.heads import head_problem
-from gateway.http.kit import LOGGED
+from gateway.http.head_limits import head_problem
 from gateway.http.persistent import PersistentConnections
-from gateway.http.problems import problem_of, problem_of_status, problem_response
+from gateway.http.problems import problem_of, problem_response
+from gateway.http.rest_helpers import LOGGED
 from gateway.http.unrouted import UNROUTED, answer_http_exception, refuse_websocket
 from gateway.http.websocket.messages import PATH
 from gateway.http.websocket.session import WebSocketService
-from gateway.listeners.admission import Acceptor
 from gateway.listeners.proxies import ForwardedHeaders
 from gateway.membership.held_links import hold_links, name_links
 from gateway.membership.membership import Membership
 from gateway.membership.setup import membership_of
 from gateway.settings.settings import Settings
-from gateway.shells import fast, serve, tcp_server
+from gateway.shells import fast_shell, tcp_server
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
+from gateway.shells.websocket_endpoint import websocket_endpoint
 from gateway.system.worker import Post
 from gateway.webhooks import routes as webhook_routes
 from gateway.webhooks.courier import Courier
@@ -90,10 +90,10 @@ def _add_routes(app: FastAPI, gateway: Gateway, courier: Courier) -> None:
     """
     for adapter in gateway.adapters:
         for path in adapter.paths:
-            app.add_api_websocket_route(path, _endpoint(gateway, adapter), name=adapter.name)
+            app.add_api_websocket_route(path, websocket_endpoint(gateway, adapter), name=adapter.name)
         for router in adapter.routers():
             app.routes.extend(router.routes)
-    app.add_api_websocket_route(PATH, _endpoint(gateway, WebSocketService(gateway)), name=REST)
+    app.add_api_websocket_route(PATH, websocket_endpoint(gateway, WebSocketService(gateway)), name=REST)
     for router in (
         reference_pages.router(app.state.openapi_text),
         webhook_routes.router(courier),
@@ -266,31 +266,6 @@ class RawPaths:
         await self._app(scope, receive, send)
 
 
-def _endpoint(gateway: Gateway, adapter: Acceptor) -> Callable[[WebSocket], Awaitable[None]]:
-    async def connect(websocket: WebSocket) -> None:
-        address = websocket.client.host if websocket.client else ""
-        headers = {name.lower(): value for name, value in websocket.headers.items()}
-        secure = websocket.url.scheme == "wss"
-        try:
-            session = gateway.admission.admit(
-                adapter, address, websocket.url.path, dict(websocket.query_params), headers, secure=secure
-            )
-        except RequestError as error:  # a key needs a number, and nothing can be logged
-            await websocket.send_denial_response(problem_response(problem_of(error)))
-            return
-        if isinstance(session, Refusal):
-            await websocket.send_denial_response(problem_response(problem_of_status(session.status, session.text)))
-            return
-        try:
-            await websocket.accept(next(iter(websocket.scope["subprotocols"]), None))
-        except BaseException:
-            session.receive_eof()
-            raise
-        await serve.run_websocket(websocket, session)
-
-    return connect
-
-
 async def _listen(gateway: Gateway, tasks: TaskGroup, stack: AsyncExitStack) -> dict[str, str | None]:
     """Open the TCP ports the adapters want; where each listens, by the name it has in the ready line."""
     listening: dict[str, str | None] = {}
@@ -317,7 +292,7 @@ async def _open(
     pacer = gateway.bus.read_pacer
     tls = None if context is None else tcp_server.Handshakes(context, gateway.admission, seconds, pacer)
     host = gateway.settings.host
-    listen = fast.listen if sniffio.current_async_library() == "asyncio" else tcp_server.listen
+    listen = fast_shell.listen if sniffio.current_async_library() == "asyncio" else tcp_server.listen
     port = await listen(accept, host, listener.port, tasks=tasks, stack=stack, tls=tls)
     return f"{host}:{port}"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.core.flows import BOUNDS_US
 from gateway.core.histogram import Histogram
-from gateway.core.member import Member
+from gateway.core.subscriber import Subscriber
 from gateway.membership import cluster_report
 from gateway.monitoring.metrics import Histograms
 
@@ -85,7 +85,7 @@ def _latencies(gateway: Gateway) -> Mapping[tuple[str, ...], Histogram]:
     return shown
 
 
-def _by_protocol(gateway: Gateway, size: Callable[[Member], int]) -> Mapping[tuple[str, ...], float]:
+def _by_protocol(gateway: Gateway, size: Callable[[Subscriber], int]) -> Mapping[tuple[str, ...], float]:
     """The sum of the *size* of each session, by protocol."""
     found: dict[tuple[str, ...], float] = {(protocol,): 0 for protocol in gateway.metrics.protocols}
     for session in gateway.bus.sessions():

@@ -16,10 +16,10 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from gateway.access.auth import ApiKey, KeyFile
+from gateway.access.access import ApiKey, KeyFile
 from gateway.access.key_upkeep import difference, origins
-from gateway.access.limits import Throttle
 from gateway.access.origins import Origins
+from gateway.access.throttle import Throttle
 from gateway.core.buckets import TokenBuckets
 from gateway.listeners import certificate
 from gateway.monitoring import logs

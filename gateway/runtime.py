@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from gateway.access.key_upkeep import AccessManager
-from gateway.access.limits import Throttle
+from gateway.access.throttle import Throttle
 from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
@@ -37,7 +37,7 @@ from gateway.settings.settings import Settings
 from gateway.shells.links import Dialler
 from gateway.storage import permissions
 from gateway.storage.compaction import Compaction
-from gateway.storage.facts import Lifetimes
+from gateway.storage.fact_lifetimes import Lifetimes
 from gateway.storage.index import Index
 from gateway.storage.indexed_log import IndexedLog
 from gateway.storage.log import SealPolicy
@@ -50,7 +50,7 @@ from gateway.system.worker import Post, Timer, Work, Worker
 from . import identity
 from .adapter import Adapter, Services
 from .channel_setup import configure_channels, load_channels
-from .fact_cache import GatewayFactCache
+from .facts_in_use import GatewayFactCache
 from .sequencer import LocalSequencer, Sequencer
 
 MINUTE = 60_000  # ms

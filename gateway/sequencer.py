@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from gateway.core.bus import Bus
-from gateway.core.member import Member
 from gateway.core.message import Message
+from gateway.core.subscriber import Subscriber
 from gateway.storage.log import Log
 from gateway.storage.record import Fact
 
@@ -22,7 +22,7 @@ from gateway.storage.record import Fact
 class Sequencer(Protocol):
     """Gives each submission its place and time: it has `Bus.take` take a run, and `Log.fact` a fact."""
 
-    def submit(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
+    def submit(self, run: Sequence[Message], origins: Sequence[Subscriber | None]) -> None:
         """Submit a *run* that was checked; *origins* are the sessions that its messages came from."""
 
     def submit_fact(self, kind: str, fields: dict[str, Any]) -> Fact:

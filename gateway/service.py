@@ -30,7 +30,7 @@ from gateway.shells.tcp_server import Handshakes
 from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
-from gateway.shells.websocket import MAX_MESSAGE
+from gateway.shells.websocket_parser import MAX_MESSAGE
 from gateway.system import machine, systemd
 
 from . import identity

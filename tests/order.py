@@ -37,7 +37,7 @@ LONGEST = (
     "interop/test_arbor_relay.py",
     "interop/test_threads.py",
     "gateway/http/test_persistent.py",
-    "gateway/http/test_heads.py",
+    "gateway/http/test_head_limits.py",
     "attacks/test_fuzz_connections.py",
     "gateway/cluster/test_cluster.py",
     "gateway/access/test_secrets.py",

@@ -21,7 +21,7 @@ DIRECTORIES = {"gateway.system.directories"}  # needs nothing of the gateway
 MAY = {
     "gateway.core": set[str](),
     "gateway.adapter": CORE,
-    "gateway.exchange": CORE,
+    "gateway.link_channels": CORE,
     "gateway.storage": CORE | DIRECTORIES,
     "gateway.access": CORE | DIRECTORIES | {"gateway.settings"},
     "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.reconciliation", "gateway.runtime"},
@@ -38,6 +38,7 @@ MAY = {
         "gateway.access",
         "gateway.adapter",
         "gateway.monitoring.metrics",
+        "gateway.settings.limits",
         "gateway.settings.settings",
         "gateway.system",
     },
@@ -89,10 +90,26 @@ IO = {
 # The folders of each adapter, and the modules that stand between them: each imports from its own folder and from what
 # is named before it. What is not named here may import all of them.
 ORDER = {
-    "sprout": ("wire", "forest", "store", "mint", "hub", "outgoing", "intake", "arrivals", "sessions"),
-    "streamr": ("wire", "crypto", "model", "context", "trust", "forms", "publishing", "parts", "sessions", "rest"),
+    "sprout": ("wire", "forest", "store", "mint", "hub", "outgoing", "announced", "arrivals", "sessions"),
+    "streamr": (
+        "wire",
+        "crypto",
+        "model",
+        "context",
+        "trust",
+        "message_forms",
+        "publishing",
+        "shared_parts",
+        "sessions",
+        "rest",
+    ),
 }
-ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.exchange", "gateway.monitoring.metrics", "gateway.access.auth"}
+ADAPTERS_MAY = STORAGE | {
+    "gateway.adapter",
+    "gateway.link_channels",
+    "gateway.monitoring.metrics",
+    "gateway.access.access",
+}
 FACE = re.compile(r"(.*_)?routes|responses|commands")  # an adapter's own FastAPI routers, and its part of the command
 
 # What the pipeline shares with the gateway and its adapters: all of it pure.
@@ -106,7 +123,7 @@ SHARED_CODECS = {
     *("adapters.sprout.forest.packets", "adapters.sprout.forest.twig", "adapters.topic_relay.codec"),
     *("adapters.streamr.wire.codec", "adapters.streamr.wire.control", "adapters.streamr.wire.errors"),
     *("adapters.streamr.wire.ids", "adapters.streamr.wire.message", "adapters.streamr.crypto.batch"),
-    *("adapters.streamr.crypto.signing", "adapters.streamr.model.stored", "adapters.streamr.dumps"),
+    *("adapters.streamr.crypto.signing", "adapters.streamr.model.stored", "adapters.streamr.dump_files"),
 }
 
 SQL = re.compile(r"\b(SELECT|INSERT|REPLACE|UPDATE|DELETE|CREATE|DROP|FROM|JOIN|INTO|TABLE|INDEX|TRIGGER|VIEW)\b")

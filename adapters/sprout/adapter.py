@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from adapters.sprout.forest.forest import is_node_id
-from adapters.sprout.forest.validate import CHECKS
+from adapters.sprout.forest.node_rules import CHECKS
 from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
 from adapters.sprout.mint.mint import PEER_PREFIX
 from adapters.sprout.sessions.peering import link
@@ -21,17 +21,17 @@ from gateway.core.errors import Unavailable
 from gateway.core.histogram import Histogram
 from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm, TakingOver
 from gateway.core.principal import Principal
-from gateway.storage.facts import Lifetime
+from gateway.storage.fact_lifetimes import Lifetime
 from gateway.storage.index_schema import KnownId, Row, Statement
 from gateway.storage.record import Entry, Fact
 
 from .assembly import assemble
 from .capabilities import CARRIES, LIMITS
 from .grove import Groves
-from .handing_over import HandoverSession, nodes_above, take_over
 from .log_checks import SignatureVerifier, flaw
-from .retention import lifetime, references, removal_statements
+from .node_lifetimes import lifetime, references, removal_statements
 from .settings import SproutSettings
+from .synced_nodes import HandoverSession, nodes_above, take_over
 
 TITLES = {REST: "REST"}  # of protocols that have no adapter
 

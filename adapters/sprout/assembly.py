@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
+from adapters.sprout.announced.direct_intake import DirectIntake
+from adapters.sprout.announced.gateway_replies import GatewayReplies
+from adapters.sprout.announced.horizon import RetentionHorizon
+from adapters.sprout.announced.intake import Intake
+from adapters.sprout.announced.publisher import ReplyPublisher
+from adapters.sprout.announced.reply_intake import ReplyIntake
+from adapters.sprout.announced.root_intake import RootIntake
+from adapters.sprout.announced.special_replies import SpecialReplies
 from adapters.sprout.arrivals.waiting import WaitingQuota
 from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.forest.trusted_gateways import TrustedGateways
 from adapters.sprout.hub.identification import ConnectionIdentifier
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.hub.rights import Rights
-from adapters.sprout.intake.direct_intake import DirectIntake
-from adapters.sprout.intake.gateway_replies import GatewayReplies
-from adapters.sprout.intake.horizon import RetentionHorizon
-from adapters.sprout.intake.intake import Intake
-from adapters.sprout.intake.publisher import ReplyPublisher
-from adapters.sprout.intake.reply_intake import ReplyIntake
-from adapters.sprout.intake.root_intake import RootIntake
-from adapters.sprout.intake.special_replies import SpecialReplies
 from adapters.sprout.mint.mint import Mint
 from adapters.sprout.mint.reply_signer import ReplySigner
 from adapters.sprout.mint.signing import SigningPool
@@ -28,7 +28,7 @@ from adapters.sprout.outgoing.delivery import OrderedDelivery
 from adapters.sprout.outgoing.presence import SproutPresence
 from adapters.sprout.outgoing.presence_elsewhere import PresenceElsewhere
 from adapters.sprout.outgoing.reader import NodeReader
-from adapters.sprout.sessions.parts import SproutParts
+from adapters.sprout.sessions.shared_parts import SproutParts
 from adapters.sprout.store.direct_messages import DirectMessages
 from adapters.sprout.store.lineage import Lineage
 from adapters.sprout.store.store import Store

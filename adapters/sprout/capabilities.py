@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from adapters.sprout.forest.forest import MAX_BLOB
-from adapters.sprout.forest.validate import MAX_NAME
+from adapters.sprout.forest.node_rules import MAX_NAME
 from adapters.sprout.sessions.session import MAX_OUTBOX
 
 # How the protocol expresses each of `gateway.adapter.OPERATIONS`.

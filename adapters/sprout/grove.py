@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from adapters.sprout.announced.intake import Intake
+from adapters.sprout.announced.outcome import NodeOutcome
 from adapters.sprout.forest.forest import Community, Identity, NodeError, decode, is_node_id, node_id
-from adapters.sprout.forest.validate import EXPIRED
+from adapters.sprout.forest.node_rules import EXPIRED
 from adapters.sprout.hub.nodes import NodeDirectory
-from adapters.sprout.intake.intake import Intake
-from adapters.sprout.intake.outcome import NodeOutcome
 from adapters.sprout.sessions.session import SproutSession
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from adapters.sprout.forest.forest import is_node_id
 from adapters.sprout.hub.identification import Identify
 from adapters.sprout.outgoing.presence import PresenceMode
-from adapters.sprout.sessions.peers import SproutPeer
+from adapters.sprout.sessions.dialled_relays import SproutPeer
 
 
 class SproutSettings(BaseModel):

@@ -16,7 +16,7 @@ from adapters.streamr.model.login import Logins
 from adapters.streamr.model.publishers import Publishers
 from adapters.streamr.model.streams import Streams
 from adapters.streamr.publishing.log_checks import flaw, signature_flaw
-from adapters.streamr.publishing.taking_over import take_over
+from adapters.streamr.publishing.synced_messages import take_over
 from adapters.streamr.sessions import cluster_group_keys
 from adapters.streamr.sessions.link import StreamrLink, StreamrPeer, link
 from adapters.streamr.sessions.link_cursors import CURSORS_FILE, LinkCursors, read_cursors
@@ -29,21 +29,21 @@ from adapters.streamr.wire import asyncapi
 from adapters.streamr.wire.claims import ASKED
 from adapters.streamr.wire.ids import NAME, key_exchange_address, stream_of
 from adapters.streamr.wire.versions import UnsupportedVersion, versions_of
-from gateway.access.auth import Access
+from gateway.access.access import Access
 from gateway.adapter import Adapter, ConnectionRequest, Installation, OutboundLink, Refusal, Services, WireMessage
 from gateway.core.histogram import Histogram
 from gateway.core.message import Form, Message, Peer, TakingOver
 from gateway.core.principal import Principal
-from gateway.storage.facts import Lifetime
+from gateway.storage.fact_lifetimes import Lifetime
 from gateway.storage.index_schema import Row, Statement
 from gateway.storage.record import Fact
 
 from .assembly import assemble
 from .capabilities import CARRIES, LIMITS, WIRE_VERSIONS
 from .context import Context
-from .forms import VERSIONS, WITH_ID
 from .import_dumps import StreamFiles
 from .log_entries import learn, rows
+from .message_forms import VERSIONS, WITH_ID
 from .settings import StreamrSettings
 
 MAX_HOST = 255  # characters of the Host header that a node sent (RFC 1035, section 2.3.4)

@@ -12,8 +12,8 @@ from adapters.streamr.publishing.participant import Participant
 from adapters.streamr.publishing.publish_handler import PublishHandler
 from adapters.streamr.wire.ids import NAME
 
-from .forms import Forms
-from .parts import StreamrParts
+from .message_forms import Forms
+from .shared_parts import StreamrParts
 from .trust import Trust
 
 if TYPE_CHECKING:

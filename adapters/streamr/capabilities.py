@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.core.outbox import MAX_OUTBOX
 
-from .forms import MAX_CONTENT
+from .message_forms import MAX_CONTENT
 
 WIRE_VERSIONS: Final = (
     *("control 1", "control 2", "message 30", "message 31", "message 32"),

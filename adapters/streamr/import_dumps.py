@@ -19,14 +19,14 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.storage.record import Entry
 
-from .dumps import read_dump
+from .dump_files import read_dump
 
 OPERATOR: Final = "streamr:operator"  # the principal that imports
 SYNC_EVERY: Final = 256  # messages between two waits for the disk
 
 
 class StreamFiles(ProtocolFiles):
-    """Responses of the broker's data API, in any of its formats (`adapters.streamr.dumps`)."""
+    """Responses of the broker's data API, in any of its formats (`adapters.streamr.dump_files`)."""
 
     def __init__(self, publish_handler: PublishHandler, peers: PeerRegistry) -> None:
         self._publish_handler = publish_handler

@@ -21,7 +21,7 @@ from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.exchange import PORTS, ChannelSearch, LinkSession, WebSocketPeer
+from gateway.link_channels import PORTS, ChannelSearch, LinkSession, WebSocketPeer
 
 from . import codec
 from .codec import ID_KEY, Packet, PacketError, decode, without

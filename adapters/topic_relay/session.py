@@ -10,13 +10,13 @@ from gateway.core.bus import Bus
 from gateway.core.errors import Forbidden, RequestError, Throttled, TooManyChannels, UnknownChannel
 from gateway.core.frames import header, text_frame
 from gateway.core.jsontext import dumps
-from gateway.core.member import Member
 from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.core.presence import JOIN_NOTICES_PER_REQUEST
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.core.shared_ids import NO_SHARED_ID, SharedIdMatch, match_shared_id
+from gateway.core.subscriber import Subscriber
 
 from . import codec
 from .codec import Broadcast, Packet, PacketError, decode, extend, forward, shape_of, src_tail
@@ -115,7 +115,7 @@ class TopicRelaySession(Session):
         self.put(message.forms.get(self._key) or message.form(self._key, self._form))
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Subscriber | None]) -> int:
         """As `deliver`, for many sessions."""
         frames: list[bytes] = []
         key = sessions[0]._key

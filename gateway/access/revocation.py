@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from gateway.core.bus import Bus
-from gateway.core.member import Member
+from gateway.core.subscriber import Subscriber
 
-from .auth import Access
+from .access import Access
 
 SLICE = 1_000  # checks in one turn of the loop, about a millisecond
 POLICY = 1008  # RFC 6455, section 7.4.1: a policy is violated
@@ -52,7 +52,7 @@ class Revocation:
             if session.closing is None:
                 yield from self._check_session(session)
 
-    def _check_session(self, session: Member) -> Iterator[None]:
+    def _check_session(self, session: Subscriber) -> Iterator[None]:
         if self._access.key_has_ended(session.principal):
             session.close(POLICY, KEY_ENDED)
         for channel in tuple(session.channels):

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from gateway.core.bus import Bus
 
-from .agreement import OLDEST, Agreement
 from .batch import name_of
+from .common_settings import OLDEST, Agreement
 from .directs import Flaw, SharedDirects
 from .holders import LinkHolders
 from .presence import SharedPresence

@@ -50,7 +50,7 @@ class Heartbeat(msgspec.Struct, tag_field="signal", tag="alive"):
     number: Count = 0  # of the last `PresenceChanges` that it sent
     speaks: Count = 1  # its `PROTOCOL`
     oldest: Count = 1  # the oldest `PROTOCOL` that it understands
-    terms: Annotated[str, Meta(max_length=MAX_VERSION)] = ""  # their digest (`gateway.cluster.agreement`); "": unknown
+    terms: Annotated[str, Meta(max_length=MAX_VERSION)] = ""  # their digest (`common_settings`); "": unknown
     links: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=MAX_LINKS)] = []  # digests
     clock: Count = 0  # its time (ms since 1970); 0 if unknown
     batches: Count = 0  # how many batches counted up to *place*

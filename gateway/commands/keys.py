@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gateway.access import lastuse
-from gateway.access.auth import DEFAULT_RIGHTS, VERBS, ApiKey, KeyFile, Right
+from gateway.access.access import DEFAULT_RIGHTS, VERBS, ApiKey, KeyFile, Right
 from gateway.access.keyfile import now_ms
 from gateway.access.rights import DENY_PREFIX
 from gateway.core.durations import milliseconds_of

@@ -98,7 +98,7 @@ def export(
       trellis export --grove grove
     """
     if grove is not None:
-        from .grove import export_grove  # the whole gateway, which the other commands do not need
+        from .grove_commands import export_grove  # the whole gateway, which the other commands do not need
 
         export_grove(load_settings(context, config, {"data": data}), registry(context), grove)
         return
@@ -140,7 +140,7 @@ def import_(
     if (grove is None) == (not files) or (streamr and not files):
         raise typer.BadParameter("give either files or --grove", param_hint="FILE")
     if grove is not None:
-        from .grove import import_grove
+        from .grove_commands import import_grove
 
         import_grove(load_settings(context, config, {"data": data}), registry(context), grove)
         return

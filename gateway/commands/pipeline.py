@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from gateway.settings.warehouse import WAREHOUSE
+from gateway.settings.warehouse_folder import WAREHOUSE
 
 from .common import AsJson, CommandError, say
 

@@ -18,14 +18,14 @@ from .directs import DirectDelivery
 from .errors import AlreadySubscribed, NotSubscribed, Throttled, TooManySubscriptions, Unavailable
 from .fan_out import FanOut
 from .flows import Flows
-from .gathering import Gathering, Refuse, Take
-from .groups import Trace
-from .member import Member
+from .listener_groups import Trace
 from .message import Message, Peer
 from .peers import PeerRegistry
 from .presence import JOIN_NOTICES_PER_REQUEST, Presence
 from .principal import Principal
+from .publish_gathering import Gathering, Refuse, Take
 from .stamper import Stamper
+from .subscriber import Subscriber
 from .ticking import tick_sessions
 from .watchers import Watchers
 
@@ -62,29 +62,29 @@ class Bus:
         self.allowed, self.throttle = policies.allowed, policies.throttle
         self.read_pacer, self.subscriptions = policies.read_pacer, policies.subscriptions
         self.flows = Flows()
-        self.on_join: Callable[[Member, Peer], None] = lambda _session, _peer: None
-        self.on_leave: Callable[[Member], None] = lambda _session: None
+        self.on_join: Callable[[Subscriber, Peer], None] = lambda _session, _peer: None
+        self.on_leave: Callable[[Subscriber], None] = lambda _session: None
         self.charge: Callable[[str, float], None] = lambda _network, _requests: None  # for expensive operations
         self.stamper = stamper
         self.submit: Take = self.take
         self.acceptance = Acceptance(ledger)
-        self._members: dict[str, dict[Member, None]] = {}
-        self._hearing: dict[str, dict[Member, None]] = {}  # of the members, those that get presence notices
+        self._members: dict[str, dict[Subscriber, None]] = {}
+        self._hearing: dict[str, dict[Subscriber, None]] = {}  # of the members, those that get presence notices
         self.presence = Presence(self._hearing)
         self.watchers = Watchers()
         self.tracers: dict[str, Trace] = {}  # of channels: see `trace`
         self._fan_out = FanOut(self._members, self.watchers, self._may_listen, self.tracers, self.flows)
         self.gathering = Gathering(lambda run, origins: self.submit(run, origins))  # noqa: PLW0108  (it may be replaced)
-        self._sessions: dict[Member, None] = {}
-        self._numbers: dict[int, dict[Member, None]] = {}
+        self._sessions: dict[Subscriber, None] = {}
+        self._numbers: dict[int, dict[Subscriber, None]] = {}
         self._networks: Counter[str] = Counter()
-        self._waiting: dict[Member, None] = {}
+        self._waiting: dict[Subscriber, None] = {}
         self.directs = DirectDelivery(self._numbers, self.gathering, self.presence.notices, stamper, metrics)
         self.direct, self.send_direct = self.directs.deliver, self.directs.send
 
     # Sessions
 
-    def join(self, session: Member) -> Peer:
+    def join(self, session: Subscriber) -> Peer:
         """Add *session* to the bus, and return its peer, which has a number of its own."""
         peer = self.peers.connection(session.protocol)
         self._sessions[session] = None
@@ -93,7 +93,7 @@ class Bus:
         self.on_join(session, peer)
         return peer
 
-    def leave(self, session: Member) -> None:
+    def leave(self, session: Subscriber) -> None:
         """Remove *session* from the bus and its channels, whose other members are told."""
         if session not in self._sessions:
             return
@@ -109,7 +109,7 @@ class Bus:
             del self._networks[network]
         self._waiting.pop(session, None)
 
-    def bind(self, session: Member, identity: Peer) -> None:
+    def bind(self, session: Subscriber, identity: Peer) -> None:
         """Bind *session* to *identity*. A session that shows a second identity becomes a link and has none."""
         if session.link:
             return
@@ -127,7 +127,7 @@ class Bus:
         if session.who is not before:
             self.presence.rename(session, before)
 
-    def sessions(self) -> list[Member]:
+    def sessions(self) -> list[Subscriber]:
         """All sessions."""
         return list(self._sessions)
 
@@ -144,11 +144,11 @@ class Bus:
         """The number of connections of the peer with *number*."""
         return len(self._numbers.get(number, ()))
 
-    def sessions_of(self, number: int) -> list[Member]:
+    def sessions_of(self, number: int) -> list[Subscriber]:
         """The connections of the peer with *number*."""
         return list(self._numbers.get(number, ()))
 
-    def peers_in(self, channel: str, asking: Member | None = None) -> list[Peer]:
+    def peers_in(self, channel: str, asking: Subscriber | None = None) -> list[Peer]:
         """The peers in *channel*, each once, in the order in which they came.
 
         The session that is *asking* is told first of those whose notices wait, and later only of what changes.
@@ -161,7 +161,7 @@ class Bus:
         """The number of connections that listen to *channel*."""
         return len(self._members.get(channel, ()))
 
-    def listeners(self, channel: str, protocol: str) -> list[Member]:
+    def listeners(self, channel: str, protocol: str) -> list[Subscriber]:
         """The sessions of *protocol* that listen to *channel*."""
         return [session for session in self._members.get(channel, ()) if session.protocol == protocol]
 
@@ -180,7 +180,7 @@ class Bus:
 
     # Listening
 
-    def subscribe(self, session: Member, channel: str, *, lists: bool = False) -> list[Peer]:
+    def subscribe(self, session: Subscriber, channel: str, *, lists: bool = False) -> list[Peer]:
         """Deliver what is published on *channel* to *session*; tell its peers, and return them.
 
         It counts as several requests if many peers are told, or if many are returned and the session *lists* them to
@@ -205,7 +205,7 @@ class Bus:
         self._fan_out.members_changed(channel)
         return others
 
-    def unsubscribe(self, session: Member, channel: str) -> None:
+    def unsubscribe(self, session: Subscriber, channel: str) -> None:
         """Stop delivering what is published on *channel* to *session*, and tell the peers there."""
         if channel not in session.channels:
             raise NotSubscribed(channel)
@@ -266,7 +266,7 @@ class Bus:
             return found.id
         return next(filter(None, (translator.resolve_id(id) for translator in self.translators)), None)
 
-    def publish(self, message: Message, origin: Member | None = None) -> Message:
+    def publish(self, message: Message, origin: Subscriber | None = None) -> Message:
         """Log *message*, and deliver it to every session in its channel but the publishing one.
 
         Its seq, time and id are set when it is taken; its `parent` may be any id. It is accepted once `when_accepted`
@@ -275,7 +275,7 @@ class Bus:
         self.publish_run((message,), origin)
         return message
 
-    def publish_run(self, run: Sequence[Message], origin: Member | None = None) -> None:
+    def publish_run(self, run: Sequence[Message], origin: Subscriber | None = None) -> None:
         """`publish` a *run*: messages of one sender in one channel, all live or all `late`. It is atomic.
 
         A run costs each of its messages little, since lookups, checks and counting are done once for all of them.
@@ -291,7 +291,7 @@ class Bus:
                 message.parent = found
         self.submit(run, (origin,) * len(run))
 
-    def publish_alone(self, message: Message, origin: Member | None, refuse: Refuse) -> None:
+    def publish_alone(self, message: Message, origin: Subscriber | None, refuse: Refuse) -> None:
         """`publish` a *message* that came alone, perhaps together with those of others in this turn of the loop.
 
         It may have no seq yet when this returns. *refuse* is called with an error that is found only then. Without an
@@ -303,14 +303,14 @@ class Bus:
         self._admit(message.channel, origin)
         self.gathering.add(message, origin, refuse)
 
-    def take(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
+    def take(self, run: Sequence[Message], origins: Sequence[Subscriber | None]) -> None:
         """Stamp, log and deliver a *run* of one protocol in one channel; the session in *origins* does not hear it."""
         self.stamper.stamp(run, self.ledger.next_seq)
         self._add_refs(run)
         self.ledger.extend(run)
         self.hand_over(run, origins)
 
-    def hand_over(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
+    def hand_over(self, run: Sequence[Message], origins: Sequence[Subscriber | None]) -> None:
         """Deliver a *run* that was logged; see `take`."""
         if self.read_pacer is not None:
             self.read_pacer.record_published(run)
@@ -348,7 +348,7 @@ class Bus:
         self.presence.tick(now)
         yield from tick_sessions(self._sessions, now)
 
-    def wait_for_log(self, session: Member) -> None:
+    def wait_for_log(self, session: Subscriber) -> None:
         """Wake *session* when the log accepts messages again; nothing happens if it does now."""
         if self.ledger.congested:
             self._waiting[session] = None
@@ -361,10 +361,10 @@ class Bus:
             session.resume()
             session.wake()
 
-    def _may_listen(self, session: Member, channel: str) -> bool:
+    def _may_listen(self, session: Subscriber, channel: str) -> bool:
         return self.allowed(session.principal, "subscribe", channel)
 
-    def _admit(self, channel: str, origin: Member | None) -> None:
+    def _admit(self, channel: str, origin: Subscriber | None) -> None:
         """Register *channel* for *origin*; raise `Unavailable` if nothing can be logged now."""
         if self.ledger.congested:
             self.check_log()
@@ -382,7 +382,7 @@ class Bus:
                 for name in message.undelivered:
                     self.flows.to_protocol(name)[protocol].undelivered += 1
 
-    def _unbind(self, session: Member) -> None:
+    def _unbind(self, session: Subscriber) -> None:
         if session.identity is not None:
             connections = self._numbers[session.identity.number]
             del connections[session]

@@ -8,11 +8,11 @@ from itertools import count
 from .bounded import BoundedMap
 from .contracts import Counters
 from .errors import OutcomeUnknown
-from .gathering import Gathering
-from .member import Member
 from .message import Message
 from .notices import Notices
+from .publish_gathering import Gathering
 from .stamper import Stamper
+from .subscriber import Subscriber
 
 DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
@@ -46,7 +46,7 @@ class DirectDelivery:
 
     def __init__(
         self,
-        numbers: Mapping[int, Mapping[Member, None]],
+        numbers: Mapping[int, Mapping[Subscriber, None]],
         gathering: Gathering,
         notices: Notices,
         stamper: Stamper,
@@ -104,9 +104,9 @@ class DirectDelivery:
         """Forget the ids that expired before *now* (ms)."""
         self._ids.drop_while(lambda known: known[0] < now)
 
-    def _receivers(self, message: Message, number: int) -> list[Member]:
+    def _receivers(self, message: Message, number: int) -> list[Subscriber]:
         """The connections in the channel of the peer with *number* that can carry *message*; note which cannot."""
-        receivers: list[Member] = []
+        receivers: list[Subscriber] = []
         unfit: dict[str, None] = {}  # protocols
         for session in self._numbers.get(number, ()):
             if message.channel not in session.channels:

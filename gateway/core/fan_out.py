@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from .errors import RequestError
 from .flows import Flows
-from .groups import Group, Trace, group_sessions
-from .member import Member
+from .listener_groups import Group, Trace, group_sessions
 from .message import Message
+from .subscriber import Subscriber
 from .watchers import Watchers
 
 
@@ -17,9 +17,9 @@ class FanOut:
 
     def __init__(
         self,
-        members: Mapping[str, Mapping[Member, None]],
+        members: Mapping[str, Mapping[Subscriber, None]],
         watchers: Watchers,
-        may_listen: Callable[[Member, str], bool],
+        may_listen: Callable[[Subscriber, str], bool],
         tracers: Mapping[str, Trace],
         flows: Flows,
     ) -> None:
@@ -34,7 +34,7 @@ class FanOut:
         """Forget the groups of *channel*: its listeners have changed, or the dialect of one."""
         self._groups.pop(channel, None)
 
-    def deliver(self, run: Sequence[Message], origins: Sequence[Member | None]) -> int:
+    def deliver(self, run: Sequence[Message], origins: Sequence[Subscriber | None]) -> int:
         """Deliver *run* to the members of its channel and to its watchers, but no message to its origin.
 
         *run* is as in `Bus.take`. Return the number of deliveries.
@@ -74,7 +74,7 @@ class FanOut:
         return group_sessions(channel, may_listen, self._flows)
 
 
-def _close_all(sessions: Sequence[Member], skipped: Sequence[Member | None], reason: str) -> None:
+def _close_all(sessions: Sequence[Subscriber], skipped: Sequence[Subscriber | None], reason: str) -> None:
     """Close the *sessions* that miss a message: they can catch up when they connect again."""
     for session in sessions:
         if any(origin is not session for origin in skipped):

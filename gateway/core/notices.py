@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
-from .member import Member
 from .message import Peer
+from .subscriber import Subscriber
 
 GATHER_SECONDS = 0.05  # that notices wait where many sessions listen
 FEW = 16  # sessions of a channel that are told at once
@@ -27,13 +27,13 @@ class _Notice:
 
     __slots__ = ("channel", "joined", "peer", "waiting")
 
-    def __init__(self, channel: str, peer: Peer, waiting: dict[Member, None], *, joined: bool) -> None:
+    def __init__(self, channel: str, peer: Peer, waiting: dict[Subscriber, None], *, joined: bool) -> None:
         self.channel = channel
         self.peer = peer
         self.joined = joined
         self.waiting = waiting
 
-    def tell(self, member: Member) -> None:
+    def tell(self, member: Subscriber) -> None:
         """Tell *member* if it waits, unless it is a connection of the peer itself."""
         if member in self.waiting:
             del self.waiting[member]
@@ -65,7 +65,7 @@ class Notices:
         """Whether notices wait."""
         return bool(self._telling or self._gathering)
 
-    def tell(self, channel: str, peer: Peer, members: Mapping[Member, None], *, joined: bool) -> None:
+    def tell(self, channel: str, peer: Peer, members: Mapping[Subscriber, None], *, joined: bool) -> None:
         """Tell *members*, the sessions that listen to *channel*, that *peer* joined or left it."""
         waiting = dict(members)
         pending = [each for each in self._pending() if each.channel == channel]
@@ -80,13 +80,13 @@ class Notices:
         elif waiting:
             self._gather(notice)
 
-    def stop_telling(self, channel: str, member: Member) -> None:
+    def stop_telling(self, channel: str, member: Subscriber) -> None:
         """Tell *member* no more, which stopped listening to *channel*; it is given the peers if it comes back."""
         for notice in self._pending():
             if notice.channel == channel:
                 notice.waiting.pop(member, None)
 
-    def tell_arrival(self, channel: str, number: int, receivers: Iterable[Member] | None = None) -> None:
+    def tell_arrival(self, channel: str, number: int, receivers: Iterable[Subscriber] | None = None) -> None:
         """Deliver the notices about the peer with *number* in *channel*, before its message is delivered.
 
         A direct message has *receivers*, and nobody else is told yet. Notices about others wait, so that one message
@@ -100,7 +100,7 @@ class Notices:
                     for member in receivers:
                         notice.tell(member)
 
-    def tell_everything(self, channel: str, member: Member) -> None:
+    def tell_everything(self, channel: str, member: Subscriber) -> None:
         """Deliver to *member* what waits for it about *channel*, before it is given the list of peers there."""
         for notice in self._pending():
             if notice.channel == channel:

@@ -2,7 +2,7 @@
 
 An outbox knows nothing of the bus or of protocols. Writing to it never blocks: a peer that does not read what it asked
 for is disconnected. This file does so by the bytes that wait, the shells (`gateway.shells.connection` and
-`gateway.shells.serve`) by the time in which the peer takes nothing.
+`gateway.shells.portable_shell`) by the time in which the peer takes nothing.
 """
 
 from __future__ import annotations

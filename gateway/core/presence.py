@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .bounded import BoundedMap
-from .member import Member
 from .message import Peer
 from .notices import Notices
+from .subscriber import Subscriber
 
 MAX_GUESTS = 1000  # of one channel; beyond it the guest with the oldest claim leaves
 MAX_ALL_GUESTS = 10_000  # of all channels together
@@ -71,7 +71,7 @@ class Presence:
     a peer whose presence at this gateway may have changed.
     """
 
-    def __init__(self, hearing: Mapping[str, Mapping[Member, None]]) -> None:
+    def __init__(self, hearing: Mapping[str, Mapping[Subscriber, None]]) -> None:
         self.notices = Notices()
         self.on_change: Callable[[str, int], None] | None = None
         self._hearing = hearing
@@ -130,7 +130,7 @@ class Presence:
         self._changed(channel, peer.number)
         return list(others.values())
 
-    def remove_listener(self, channel: str, peer: Peer, excluded: Member | None = None) -> None:
+    def remove_listener(self, channel: str, peer: Peer, excluded: Subscriber | None = None) -> None:
         """Record that a connection of *peer* stopped listening to *channel*; all sessions but *excluded* are told."""
         roster = self._rosters[channel]
         roster.remove(peer)
@@ -142,7 +142,7 @@ class Presence:
                 self._tell(channel, peer, excluded, joined=False)
         self._changed(channel, peer.number)
 
-    def rename(self, session: Member, before: Peer) -> None:
+    def rename(self, session: Subscriber, before: Peer) -> None:
         """Record that *session*, which was shown as *before*, is shown with another number or name now."""
         who = session.who
         for channel in session.channels:
@@ -234,7 +234,7 @@ class Presence:
         roster = self._rosters.get(channel)
         return roster is not None and number in roster.peers
 
-    def _tell(self, channel: str, peer: Peer, excluded: Member | None = None, *, joined: bool) -> None:
+    def _tell(self, channel: str, peer: Peer, excluded: Subscriber | None = None, *, joined: bool) -> None:
         """Tell the sessions in *channel* but *excluded* that *peer* joined or left."""
         members = self._hearing.get(channel)
         if members and excluded in members:

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from .bounded import BoundedMap
 from .buckets import TokenBuckets
-from .budget import Budget
+from .memory_budget import MemoryBudget
 from .message import Message, Peer
 
 REFUSAL_PAUSE = 0.125  # seconds of reading that a refused request costs its connection
@@ -87,10 +87,10 @@ class ReadPacer:
         self,
         bytes: TokenBuckets | None,
         clock: Callable[[], float],
-        budget: Budget | None = None,
+        budget: MemoryBudget | None = None,
         crowded: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.budget = budget or Budget(UNLIMITED)
+        self.budget = budget or MemoryBudget(UNLIMITED)
         self._bytes = bytes
         # Of penalised connections, and of all, by network. Nobody waits longer than one pause for what others did.
         self._loop_time = TokenBuckets(PENALTY_SHARE, PENALTY_BURST, clock, PENALTY_SHARE * MAX_PAUSE)

@@ -26,12 +26,12 @@ from typing import ClassVar, Self
 
 from .bus import Bus
 from .errors import Forbidden, ProtocolError, Throttled
-from .member import Member
 from .message import Message, Peer
 from .outbox import LOW_WATER, MAX_STREAMS, Outbox
 from .presence import LEAVE_NOTICES_PER_REQUEST
 from .principal import Principal
 from .read_pacer import Penalty
+from .subscriber import Subscriber
 
 
 class Session(Outbox, ABC):
@@ -68,7 +68,7 @@ class Session(Outbox, ABC):
         """Queue *message* for the peer. This must not call the bus."""
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Subscriber | None]) -> int:
         """Deliver a *run* to all *sessions* (of this class, of one dialect), each message but to its origin.
 
         Return the number of deliveries.

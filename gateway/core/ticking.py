@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator
 from time import perf_counter
 
 from .errors import INTERNAL_ERROR
-from .member import Member
+from .subscriber import Subscriber
 
 TICK_SECONDS = 0.0005  # of ticks, after which others have a turn of the loop
 
 logger = logging.getLogger(__name__)
 
 
-def tick_sessions(sessions: Collection[Member], now: int) -> Iterator[None]:
+def tick_sessions(sessions: Collection[Subscriber], now: int) -> Iterator[None]:
     """Tick each of *sessions* that is still in it; yield whenever that took `TICK_SECONDS`. *now* is in ms."""
     begin = perf_counter()
     for session in list(sessions):
@@ -25,7 +25,7 @@ def tick_sessions(sessions: Collection[Member], now: int) -> Iterator[None]:
             begin = perf_counter()
 
 
-def _tick(session: Member, now: int) -> None:
+def _tick(session: Subscriber, now: int) -> None:
     try:
         session.tick(now)
     except Exception:  # a bug in one session must not stop the rest

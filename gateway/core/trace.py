@@ -17,9 +17,9 @@ from .bounded import BoundedMap
 from .bus import Bus
 from .errors import Throttled
 from .flows import Flows
-from .groups import Group
-from .member import Member
+from .listener_groups import Group
 from .message import Message, Peer, PendingForm
+from .subscriber import Subscriber
 
 SECONDS = 60  # for which a channel is traced
 MAX_CHANNELS = 16  # that are traced at a time
@@ -138,8 +138,8 @@ class Tracer:
 
     def _watch(self, groups: list[Group]) -> list[Group]:
         """Return *groups* with a record of what they deliver, after one that begins the traces."""
-        first = Group(cast(type[Member], _Beginning(self)), [], Flows().to_protocol(""))
-        return [first, *(each._replace(kind=cast(type[Member], _TracedKind(self, each.kind))) for each in groups)]
+        first = Group(cast(type[Subscriber], _Beginning(self)), [], Flows().to_protocol(""))
+        return [first, *(each._replace(kind=cast(type[Subscriber], _TracedKind(self, each.kind))) for each in groups)]
 
 
 class _Beginning:
@@ -151,7 +151,7 @@ class _Beginning:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def deliver_all(self, run: Sequence[Message], _sessions: Sequence[Member], _origins: Sequence[Any]) -> int:
+    def deliver_all(self, run: Sequence[Message], _sessions: Sequence[Subscriber], _origins: Sequence[Any]) -> int:
         self._tracer.begin(run)
         return 0
 
@@ -159,13 +159,13 @@ class _Beginning:
 class _TracedKind:
     """Stands for the class of a group of sessions."""
 
-    def __init__(self, tracer: Tracer, kind: type[Member]) -> None:
+    def __init__(self, tracer: Tracer, kind: type[Subscriber]) -> None:
         self._tracer = tracer
         self._kind = kind
         self.protocol = kind.protocol
         self.echo = kind.echo
 
-    def deliver_all(self, run: Sequence[Message], sessions: Sequence[Member], origins: Sequence[Any]) -> int:
+    def deliver_all(self, run: Sequence[Message], sessions: Sequence[Subscriber], origins: Sequence[Any]) -> int:
         before = [set(message.forms) for message in run]
         delivered = self._kind.deliver_all(run, sessions, origins)
         for message, made, origin in zip(run, before, origins, strict=True):

@@ -8,7 +8,7 @@ watchers there are.
 from __future__ import annotations
 
 from .errors import AlreadySubscribed, NotSubscribed, TooManySubscriptions
-from .member import Member
+from .subscriber import Subscriber
 
 MAX_PREFIXES = 100  # of one session
 PREFIXES_EXHAUSTED = (
@@ -21,10 +21,10 @@ class Watchers:
     """The watchers of all prefixes; the empty prefix is that of every channel."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, dict[Member, None]] = {}  # by prefix
-        self.prefixes: dict[Member, dict[str, None]] = {}  # by watcher
+        self._sessions: dict[str, dict[Subscriber, None]] = {}  # by prefix
+        self.prefixes: dict[Subscriber, dict[str, None]] = {}  # by watcher
 
-    def add(self, session: Member, prefix: str) -> None:
+    def add(self, session: Subscriber, prefix: str) -> None:
         """Let *session* watch *prefix*; raises `AlreadySubscribed` or `TooManySubscriptions`."""
         prefixes = self.prefixes.get(session, {})
         if prefix in prefixes:
@@ -34,7 +34,7 @@ class Watchers:
         self.prefixes.setdefault(session, {})[prefix] = None
         self._sessions.setdefault(prefix, {})[session] = None
 
-    def remove(self, session: Member, prefix: str) -> None:
+    def remove(self, session: Subscriber, prefix: str) -> None:
         """Let *session* watch *prefix* no more; raises `NotSubscribed` unless it did."""
         prefixes = self.prefixes.get(session, {})
         if prefix not in prefixes:
@@ -45,14 +45,14 @@ class Watchers:
         if not self._sessions[prefix]:
             del self._sessions[prefix]
 
-    def discard(self, session: Member) -> None:
+    def discard(self, session: Subscriber) -> None:
         """Remove *session*, which has ended."""
         for prefix in list(self.prefixes.get(session, ())):
             self.remove(session, prefix)
 
-    def of(self, channel: str) -> list[Member]:
+    def of(self, channel: str) -> list[Subscriber]:
         """The watchers of *channel*, each once."""
-        found: dict[Member, None] = {}
+        found: dict[Subscriber, None] = {}
         for size in range(len(channel) + 1):
             if (sessions := self._sessions.get(channel[:size])) is not None:
                 found |= sessions

@@ -1,9 +1,9 @@
 """Reads the bodies of requests within limits of size, time and memory; long bodies are processed one at a time.
 
-A body counts in the memory budget (`gateway.core.budget`) while it arrives and while it waits, with every server;
-`uvicorn_http.FastHttp` counts what the application has not asked for yet. It takes 10 to 40 ms to check and publish a
-MiB, and a hundred bodies may come at once. So bodies longer than `SHORT_BODY` take turns, network by network, and
-together they get `SHARE` of the time of the loop.
+A body counts in the budget of memory (`gateway.core.memory_budget`) while it arrives and while it waits, with every
+server; `uvicorn_http.FastHttp` counts what the application has not asked for yet. It takes 10 to 40 ms to check and
+publish a MiB, and a hundred bodies may come at once. So bodies longer than `SHORT_BODY` take turns, network by network,
+and together they get `SHARE` of the time of the loop.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from gateway.core.errors import OutcomeUnknown, RequestError, Throttled, Unavail
 from gateway.core.message import REST
 
 from .bodies import SHORT_BODY, network_of, turn_queue
-from .kit import outcome_unknown, wait_until_synced
 from .media import MAX_CONTENT, NDJSON, TOO_LONG, WHITESPACE, ParsedContent, parse_content
 from .problems import Problem, problem_of
 from .publish import Publisher, parse_request_content
+from .rest_helpers import outcome_unknown, wait_until_synced
 
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; above it no line is read
 LINES_PER_TURN = 128  # lines that are taken in one turn of the loop

@@ -8,7 +8,7 @@ from functools import partial
 from fastapi import Request, Response
 from starlette.requests import HTTPConnection
 
-from gateway.access.auth import KEY_PREFIX, bearer_token, key_identity
+from gateway.access.access import KEY_PREFIX, bearer_token, key_identity
 from gateway.core.channels import CREATION_COST, valid_name
 from gateway.core.errors import Forbidden, Throttled, UnknownChannel
 from gateway.core.message import REST, Peer
@@ -16,10 +16,10 @@ from gateway.core.principal import Principal
 from gateway.runtime import Gateway
 
 from .bodies import network_of
-from .kit import decode_segment
 from .paced import paced_response
 from .problems import Problem, shortened
 from .replay import needs_history
+from .rest_helpers import decode_segment
 from .selection import Selection, pattern_of
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="trellis"'}

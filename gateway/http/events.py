@@ -20,10 +20,10 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps
-from gateway.core.member import Member
 from gateway.core.message import REST, Message, Peer
 from gateway.core.outbox import Close
 from gateway.core.session import Session
+from gateway.core.subscriber import Subscriber
 from gateway.runtime import Gateway
 
 from . import listing, views
@@ -95,7 +95,7 @@ class EventSession(Session):
             self._feed.offer(message)
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Subscriber | None]) -> int:
         """Deliver as `deliver` does; detached streams wait for the disk in one call, and share their chunks."""
         first = sessions[0]
         if not first._detached:  # as all of one dialect

@@ -22,11 +22,11 @@ from gateway.runtime import Gateway
 
 from . import views
 from .bodies import SHORT_BODY
-from .heads import MAX_TARGET
-from .kit import outcome_unknown
+from .head_limits import MAX_TARGET
 from .media import is_ndjson
 from .problems import MEDIA_TYPE, Problem, refusal
 from .publish import begin, parse_short
+from .rest_helpers import outcome_unknown
 
 _PATH: Final = re.compile(rb"/v1/channels/([^/]+)/messages")
 _UNSUPPORTED: Final = frozenset((b"origin", b"transfer-encoding", b"expect", b"upgrade"))  # headers for the application

@@ -18,8 +18,8 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.answer_scheduler import MAX_WAIT_SECONDS, WRITE_SECONDS, AnswerScheduler, AnswerSlot, SlotState
-from gateway.core.budget import Budget
 from gateway.core.errors import RequestError, Throttled
+from gateway.core.memory_budget import MemoryBudget
 from gateway.core.outbox import LOW_WATER
 
 from .streaming import StreamedResponse
@@ -61,7 +61,7 @@ async def run_in_turn(scheduler: AnswerScheduler, network: str, make: Callable[[
 
 async def paced_response(
     scheduler: AnswerScheduler,
-    budget: Budget | None,
+    budget: MemoryBudget | None,
     network: str,
     slices: Iterator[bytes],
     media_type: str,
@@ -131,7 +131,7 @@ class _ChunkBuilder:
 class _PacedResponse(StreamedResponse):
     """Sends pieces; a holder of the memory budget. However it ends, it releases its slot."""
 
-    def __init__(self, pieces: _ChunkBuilder, slot: AnswerSlot, budget: Budget | None, media_type: str) -> None:
+    def __init__(self, pieces: _ChunkBuilder, slot: AnswerSlot, budget: MemoryBudget | None, media_type: str) -> None:
         super().__init__(media_type, stalled_seconds=STALLED_SECONDS)
         self.network = pieces.network
         self._pieces = pieces

@@ -34,8 +34,8 @@ from gateway.core.jsontext import dumps
 from gateway.core.message import REST, Message
 
 from .bodies import BodyRefused, network_of
-from .kit import BODY_CUT_OFF, report_bug, retry_after
 from .problem_types import CODE_OF_STATUS, PROBLEM_TYPES, uri
+from .rest_helpers import BODY_CUT_OFF, report_bug, retry_after
 
 if TYPE_CHECKING:
     from gateway.monitoring.metrics import Metrics

@@ -1,6 +1,6 @@
 """`POST .../messages`: what is checked before a message is published, and publishing it.
 
-Nothing here waits for the disk; the callers do so before they answer (`wait_until_accepted` in `gateway.http.kit`).
+Nothing here waits for the disk; the callers do so before they answer (`rest_helpers.wait_until_accepted`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from fastapi import Request
 from gateway.core.bus import Bus
 from gateway.core.contracts import Receipt
 from gateway.core.errors import Conflict, RequestError
-from gateway.core.gathering import Refuse
 from gateway.core.jsontext import dumps
 from gateway.core.message import REST, Message
+from gateway.core.publish_gathering import Refuse
 from gateway.runtime import Gateway
 
 from . import views

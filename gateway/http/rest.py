@@ -21,10 +21,10 @@ from .bodies import hold_body
 from .bulk import BulkResponse
 from .callers import Caller, admit_request, path_segment
 from .events import open_stream
-from .kit import LOGGED, wait_until_accepted, wait_until_synced
 from .media import MAX_CONTENT, NDJSON, TEXT, content_reader
 from .problems import Problem, direct_refusal
 from .publish import begin, parse_request_content
+from .rest_helpers import LOGGED, wait_until_accepted, wait_until_synced
 from .routing import MAX_INTEGER, After, Id, Names, ProblemRoute, Route, Selected, add_route
 from .searches import Searches
 from .selection import Selection, parse_selection

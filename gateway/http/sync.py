@@ -26,17 +26,17 @@ from gateway.reconciliation.wire import ID_SIZE, MalformedSync
 from gateway.runtime import Gateway
 
 from . import views
+from .abandoned_requests import while_wanted
 from .bodies import SHORT_BODY, IncomingBody, hold_body, turn_queue
 from .callers import Caller
-from .kit import wait_until_accepted, wait_until_synced
 from .media import NDJSON, TEXT
-from .message_sets import MessageSets
 from .paced import run_in_turn
 from .problems import Problem, problem_of
+from .rest_helpers import wait_until_accepted, wait_until_synced
 from .routing import MAX_INTEGER, Names, Route, Selected
 from .selection import Selection, parse_selection, pattern_of
 from .sync_messages import Handed, incomplete, line_of, parse_line, result, take
-from .wanted import while_wanted
+from .sync_sets import MessageSets
 
 MAX_MESSAGE: Final = 2 * rounds.MAX_MESSAGE  # bytes of a request; other implementations may be more talkative
 MAX_IDS: Final = 256  # messages that one request hands over

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from gateway.core.member import Member
 from gateway.core.message import REST, Peer
+from gateway.core.subscriber import Subscriber
 
 from . import views
 from .callers import Caller
@@ -60,7 +60,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
     }
 
 
-async def _channels_of(caller: Caller, number: int, connections: list[Member]) -> list[str]:
+async def _channels_of(caller: Caller, number: int, connections: list[Subscriber]) -> list[str]:
     """Return by name the channels in which the peer with *number* is present, of those that *caller* may know."""
     presence = caller.gateway.bus.presence
     listening = (channel for session in connections for channel in list(session.channels))

@@ -25,10 +25,10 @@ from nats.js.manager import JetStreamManager
 
 from .connecting import JetStreamSettings, UnfitStream, abort, describe, prepare, refusal, server_of
 from .reader import EntryReader, StreamEntry, StreamGap
+from .send_window import OutgoingBatch, SendWindow
 from .shared_value import SharedValue
 from .status import JetStreamStatus, StoredStream, has_leader, stored_stream
 from .subjects import signal_subject, subject
-from .window import OutgoingBatch, SendWindow
 
 ACK_SECONDS = 5.0  # after which a batch that the server has not acknowledged is sent again; an election takes as long
 RETRY_SECONDS = 0.25  # before sending again, and between attempts to connect

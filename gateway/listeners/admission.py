@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Protocol
 
-from gateway.access.auth import KEY_PREFIX, Access, bearer_token, key_identity
-from gateway.access.limits import Limits
+from gateway.access.access import KEY_PREFIX, Access, bearer_token, key_identity
 from gateway.adapter import ConnectionRequest, Refusal
 from gateway.core.bus import Bus
 from gateway.core.message import REST
 from gateway.core.networks import network
 from gateway.core.session import Session
 from gateway.monitoring.metrics import Metrics
+from gateway.settings.limits import Limits
 from gateway.system import machine
 
 NO_DESCRIPTORS = "too many connections for the available file descriptors; raise their limit (ulimit -n)"

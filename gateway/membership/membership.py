@@ -1,6 +1,6 @@
 """This gateway as a member of a cluster: it joins, accepts when it is its turn, and logs what the others accepted.
 
-See `gateway.cluster.turn` for whose turn it is, and docs/how-to/cluster.md.
+See `gateway.cluster.accepting_turn` for whose turn it is, and docs/how-to/cluster.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 import anyio
 import structlog
 
+from gateway.cluster.accepting_turn import LEASE_SECONDS, STALLED_SECONDS, Turn
 from gateway.cluster.agreed_clock import AgreedClock
 from gateway.cluster.batch import Batch, member
 from gateway.cluster.bookmark import Bookmark
@@ -29,12 +30,11 @@ from gateway.cluster.reasons import ELSEWHERE, LOG_DIFFERS, QUIET, REMOVED, STRA
 from gateway.cluster.roster import MEMBER_SILENCE_SECONDS
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat
-from gateway.cluster.turn import LEASE_SECONDS, STALLED_SECONDS, Turn
 from gateway.core.bus import Bus
 from gateway.core.directs import first_direct_number
 from gateway.core.errors import Unavailable
-from gateway.core.member import Member
 from gateway.core.message import Message
+from gateway.core.subscriber import Subscriber
 from gateway.storage.log import MAX_UNSYNCED_BYTES, Log
 from gateway.storage.record import Entry, Fact
 
@@ -243,7 +243,7 @@ class Membership:
 
     # The sequencer
 
-    def submit(self, run: Sequence[Message], origins: Sequence[Member | None]) -> None:
+    def submit(self, run: Sequence[Message], origins: Sequence[Subscriber | None]) -> None:
         """Take a *run*; raises `Unavailable` while another gateway accepts."""
         self._require_turn()
         self._bus.take(run, origins)

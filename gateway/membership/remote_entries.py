@@ -11,7 +11,7 @@ from gateway.cluster.signals import BadSignal
 from gateway.core.bus import Bus
 from gateway.core.errors import ProtocolError, RequestError
 from gateway.core.message import LATE_AFTER, REST, Message, Peer
-from gateway.storage.facts import number_end
+from gateway.storage.fact_lifetimes import number_end
 from gateway.storage.log import Log
 from gateway.storage.record import Entry, Fact
 

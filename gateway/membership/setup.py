@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.access.secretfile import read_secret
 from gateway.access.shared_grants import SharedGrants
 from gateway.access.shared_keys import SharedKeys
-from gateway.cluster.agreement import FILES, stated
+from gateway.cluster.common_settings import FILES, stated
 from gateway.settings.dotted_values import dotted_values
 
 from .membership import Membership

@@ -11,8 +11,8 @@ from time import monotonic
 
 import structlog
 
-from gateway.core.member import Member
 from gateway.core.message import Peer
+from gateway.core.subscriber import Subscriber
 
 from . import logs
 
@@ -24,9 +24,9 @@ class AccessLog:
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
-        self._opened: dict[Member, float] = {}
+        self._opened: dict[Subscriber, float] = {}
 
-    def opened(self, session: Member, peer: Peer) -> None:
+    def opened(self, session: Subscriber, peer: Peer) -> None:
         """Write that the connection of *session* was opened; others see it as *peer*."""
         self._opened[session] = monotonic()
         if self.enabled:
@@ -34,7 +34,7 @@ class AccessLog:
             about = {"peer": peer.number, "network": principal.network, "principal": principal.name}
             _write("connection opened", session.protocol, protocol=session.protocol, **about)
 
-    def closed(self, session: Member) -> None:
+    def closed(self, session: Subscriber) -> None:
         """Write that the connection of *session* has ended."""
         began = self._opened.pop(session, None)
         if self.enabled and began is not None:

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.core.bus import Bus
 from gateway.core.errors import OperatorError
-from gateway.core.member import Member
 from gateway.core.message import Message
+from gateway.core.subscriber import Subscriber
 from gateway.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Tracing:
         self._provider.shutdown()
 
     def _traced_run(
-        self, bus: Bus, publish: Callable[[Sequence[Message], Member | None], None]
-    ) -> Callable[[Sequence[Message], Member | None], None]:
+        self, bus: Bus, publish: Callable[[Sequence[Message], Subscriber | None], None]
+    ) -> Callable[[Sequence[Message], Subscriber | None], None]:
         from opentelemetry.trace import set_span_in_context
 
         tracer = self._tracer
 
-        def publish_run(run: Sequence[Message], origin: Member | None = None) -> None:
+        def publish_run(run: Sequence[Message], origin: Subscriber | None = None) -> None:
             first = run[0]
             with tracer.start_as_current_span("publish", attributes=_attributes(first, len(run))) as span:
                 publish(run, origin)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway.core.buckets import TokenBuckets
-from gateway.core.budget import Budget, Holder
+from gateway.core.memory_budget import Holder, MemoryBudget
 from gateway.core.read_pacer import ReadPacer
 from gateway.storage.retention import RetentionLimits
 from gateway.system import machine
 
 if TYPE_CHECKING:
-    from gateway.access.limits import Limits
     from gateway.monitoring.metrics import Metrics
 
+    from .limits import Limits
     from .settings import Settings
 
 DAY = 86_400_000  # ms
@@ -37,7 +37,7 @@ def peer_memory_bytes(settings: Settings) -> int:
     return settings.limits.memory or machine.memory() // MEMORY_SHARE
 
 
-def memory_budget(settings: Settings, metrics: Metrics) -> Budget:
+def memory_budget(settings: Settings, metrics: Metrics) -> MemoryBudget:
     """The budget of that memory; connections that it ends are counted and reported."""
 
     def report(holder: Holder, size: int) -> None:
@@ -48,10 +48,10 @@ def memory_budget(settings: Settings, metrics: Metrics) -> Budget:
             bytes=size,
         )
 
-    return Budget(peer_memory_bytes(settings), report)
+    return MemoryBudget(peer_memory_bytes(settings), report)
 
 
-def read_pacer(limits: Limits, budget: Budget, crowded: Callable[[], bool]) -> ReadPacer:
+def read_pacer(limits: Limits, budget: MemoryBudget, crowded: Callable[[], bool]) -> ReadPacer:
     """Paces what is read of each network; *crowded* tells whether the log lags behind."""
     rate = limits.bytes
     buckets = TokenBuckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None

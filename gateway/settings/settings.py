@@ -15,13 +15,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_serializer, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from gateway.access.auth import Right
-from gateway.access.limits import Limits
+from gateway.access.access import Right
 from gateway.adapter import Adapter
 from gateway.core.channels import LIMIT, valid_name
 from gateway.storage.layout import SEGMENT_BYTES
 
-from .warehouse import WAREHOUSE
+from .limits import Limits
+from .warehouse_folder import WAREHOUSE
 
 PREFIX = "TRELLIS_"
 _USER = re.compile(r"//[^/@]*@")  # in a URL

@@ -21,8 +21,8 @@ from websockets.uri import parse_uri
 from gateway.core.frames import payload
 
 from .input_turns import InputTurns, input_turns
-from .serve import DISCONNECTED, StreamWire
-from .websocket import MAX_MESSAGE, truncate_reason
+from .portable_shell import DISCONNECTED, StreamWire
+from .websocket_parser import MAX_MESSAGE, truncate_reason
 
 PORTION = 512  # bytes that the parser takes at once: 256 frames, which take it 2 ms
 

@@ -20,7 +20,7 @@ from gateway.core.session import Session
 
 from .cpu_time import cpu_since, cpu_time
 from .flusher import flusher_of
-from .serve import LINGER_SECONDS, STALLED_SECONDS, enable_keepalive
+from .portable_shell import LINGER_SECONDS, STALLED_SECONDS, enable_keepalive
 from .turns import CHEAP_SECONDS, FIRST_PORTION, MIN_PORTION, Portion, turns_of
 
 DISCARD_PAUSE_SECONDS = 0.02  # between two reads of what is discarded

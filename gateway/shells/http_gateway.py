@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gateway.core.budget import Budget
     from gateway.core.bus import Bus
+    from gateway.core.memory_budget import MemoryBudget
     from gateway.listeners.admission import Admission
     from gateway.listeners.proxies import TrustedProxies
 
@@ -22,7 +22,7 @@ class HttpGateway(Protocol):
         """Counts connections, and has the limits of their time, which may change while the gateway runs."""
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> MemoryBudget:
         """Counts the memory that is held for clients."""
 
     @property

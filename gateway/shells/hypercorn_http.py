@@ -27,7 +27,7 @@ from gateway.http.persistent import raw_response
 from gateway.http.problems import Problem
 
 from .http_gateway import MAX_DISCARDED, RETRY_HEADERS, HttpGateway
-from .serve import LINGER_SECONDS, STALLED_SECONDS
+from .portable_shell import LINGER_SECONDS, STALLED_SECONDS
 
 logger = structlog.get_logger("trellis")
 

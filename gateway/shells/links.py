@@ -23,7 +23,7 @@ from gateway.core.session import Session
 
 from .client_websocket import open_websocket
 from .input_turns import InputTurns, input_turns
-from .serve import DISCONNECTED, HANDSHAKE_SECONDS, StreamWire, Wire, enable_keepalive, serve
+from .portable_shell import DISCONNECTED, HANDSHAKE_SECONDS, StreamWire, Wire, enable_keepalive, serve
 
 FIRST_RETRY_SECONDS = 1.0  # until the second attempt, as in the Arbor relay
 MAX_RETRY_SECONDS = 60.0  # between two attempts

@@ -1,4 +1,4 @@
-"""Accepts TCP and TLS connections for the portable shell, and runs a session on each (`gateway.shells.serve`)."""
+"""Accepts TCP and TLS connections for the portable shell (`portable_shell.py`), and runs a session on each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.core.read_pacer import ReadPacer
 from gateway.core.session import Session
 
 from .input_turns import InputTurns, input_turns
-from .serve import DISCONNECTED, HANDSHAKE_SECONDS, LINGER_SECONDS, StreamWire, Wire, enable_keepalive, serve
+from .portable_shell import DISCONNECTED, HANDSHAKE_SECONDS, LINGER_SECONDS, StreamWire, Wire, enable_keepalive, serve
 
 BACKLOG = 4096  # connections that the kernel queues until they are accepted
 ACCEPT_RETRY_SECONDS = 0.1  # after a failure to accept, which usually means that no file descriptor is left

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import count
 from weakref import WeakValueDictionary
 
-from .serve import LINGER_SECONDS
+from .portable_shell import LINGER_SECONDS
 from .tcp_server import ACCEPT_RETRY_SECONDS, CANNOT_ACCEPT, Handshakes
 from .tls_records import Charge, accept_tls
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import httptools
 
-from gateway.http.heads import MAX_HEAD, MAX_HEADERS, MAX_LINE, TOO_LONG_HEAD
+from gateway.http.head_limits import MAX_HEAD, MAX_HEADERS, MAX_LINE, TOO_LONG_HEAD
 from gateway.http.problems import Problem
 
 from .uvicorn_timeouts import TimedHttp

@@ -1,7 +1,7 @@
 """uvicorn's HTTP/1.1 protocol, extended by limits and by turns of the event loop.
 
 `FastHttp` is given to uvicorn as `http=`. It is a subclass of its internals: the version is pinned, and
-tests/gateway/shells/test_fast.py fails if a new one does not fit. uvicorn itself parses all input at once, keeps
+tests/gateway/shells/test_fast_shell.py fails if a new one does not fit. uvicorn itself parses all input at once, keeps
 pipelined requests without a limit, and waits for a client for ever.
 """
 
@@ -28,8 +28,8 @@ from gateway.http.problems import Problem
 from .connection import half_close
 from .cpu_time import CpuTime, cpu_since
 from .http_gateway import RETRY_HEADERS
-from .serve import LINGER_SECONDS
-from .steps import ObservedApp
+from .portable_shell import LINGER_SECONDS
+from .step_times import ObservedApp
 from .turns import CHEAP_SECONDS, LoopUsage, turns_of
 from .uvicorn_events import run_stream
 from .uvicorn_pacing import PacedHttp
@@ -63,7 +63,7 @@ class FastHttp(PacedHttp):
     The admission of *gateway* counts the connections that are not handed over, and its budget the bytes that they hold.
     Requests are parsed a few at a time: what a client sends before it was answered is kept unparsed, and no more is
     read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`), and each of a network
-    that is in debt in a queue (`gateway.shells.network_queues`).
+    that is in debt in a queue (`gateway.shells.waiting_requests`).
     """
 
     _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`

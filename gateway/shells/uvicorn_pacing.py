@@ -6,8 +6,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from .http_gateway import MAX_DISCARDED
-from .network_queues import QueueName, network_queues_of
 from .uvicorn_fast_publish import DirectHttp
+from .waiting_requests import QueueName, network_queues_of
 
 if TYPE_CHECKING:
     from gateway.core.read_pacer import Penalty, ReadPacer

@@ -11,7 +11,7 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .serve import HANDSHAKE_SECONDS, LINGER_SECONDS, STALLED_SECONDS
+from .portable_shell import HANDSHAKE_SECONDS, LINGER_SECONDS, STALLED_SECONDS
 
 
 class TimedHttp(HttpToolsProtocol):

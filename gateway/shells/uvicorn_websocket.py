@@ -1,7 +1,7 @@
 """uvicorn's WebSocket protocol, extended so that it hands an accepted WebSocket over to the fast shell.
 
 `FastWebSocket` is given to uvicorn as `ws=`. It is a subclass of uvicorn's internals: the version is pinned, and
-tests/gateway/shells/test_fast.py fails if a new one does not fit.
+tests/gateway/shells/test_fast_shell.py fails if a new one does not fit.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from websockets.http11 import Request
 
 from gateway.core.session import Session
 
-from .fast import WebSocketProtocol
-from .serve import SESSION_EXTENSION
-from .steps import TimedSteps
+from .fast_shell import WebSocketProtocol
+from .portable_shell import SESSION_EXTENSION
+from .step_times import TimedSteps
 
 
 class DetachedTransport(asyncio.Transport):

@@ -1,6 +1,6 @@
 """Compaction: merges the facts that retention left of many segments into one file, the front, and drops garbage.
 
-Laws of this file. The log alone decides what stays, by the rules of `gateway.storage.facts`: the kept records are read
+Laws of this file. The log alone decides what stays, by the rules of `fact_lifetimes.py`: the kept records are read
 for their references, then the facts from the newest to the oldest. A reference is one bit in a table of fixed size, so
 that memory is bounded; two names that share a bit keep each other's facts, which is safe. A superseded fact is dropped
 at once. An unreferenced fact is *released* first: it leaves the index, then the gateway's memory, so that the gateway
@@ -27,7 +27,7 @@ from gateway.core.message import Message
 from gateway.system.directories import sync_directory
 
 from . import permissions
-from .facts import Lifetime, Lifetimes, number_end
+from .fact_lifetimes import Lifetime, Lifetimes, number_end
 from .file_lines import lines_backward, lines_forward
 from .index import Index
 from .layout import FACTS_SUFFIX, TEMPORARY_PREFIX, Front, Layout

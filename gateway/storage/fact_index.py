@@ -15,11 +15,11 @@ from typing import Any, Final
 from gateway.core.jsontext import dumps
 
 from .file_lines import lines_backward
+from .index_file import Tables
 from .index_rows import IndexedAdapter, fact_rows
 from .index_schema import FACT_COLUMNS, Statement
 from .record import BadRecord, Fact, decode_untrusted_body
 from .segments import Segments, verify_line
-from .tables import Tables
 
 BATCH_FACTS: Final = 2_000  # in one transaction
 COMPACTING: Final = "compacting"  # in `meta`: up to which sequence facts may be missing

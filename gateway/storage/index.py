@@ -4,7 +4,7 @@ Laws of this file. The index contains the positions of records, never their cont
 batches, once they are synced. If the file is damaged, at the start or later, that thread rebuilds it from the log;
 until it has caught up nothing is read from it, and `trouble` says so. `gateway.storage.index_schema` defines the
 tables, `gateway.storage.index_rows` what a record adds to them, `gateway.storage.lookup` the queries,
-`gateway.storage.tables` the SQLite file, and `gateway.storage.fact_index` what compaction changes.
+`gateway.storage.index_file` the SQLite file, and `gateway.storage.fact_index` what compaction changes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gateway.core.message import MessageIds
 
 from . import texts
 from .fact_index import FactIndex
-from .facts import number_end
+from .fact_lifetimes import number_end
+from .index_file import META_VALUE, Tables, is_corruption, is_environmental
 from .index_rows import IndexedAdapter, adapter_schema, fact_rows, id_rows, record_rows
 from .log import SyncedBatch
 from .lookup import Lookup
 from .record import BadRecord, Entry, Fact, decode_untrusted_body
 from .segments import Fault, Segments
-from .tables import META_VALUE, Tables, is_corruption, is_environmental
 
 GATHER_SECONDS = 0.1  # between two batches while entries keep coming
 BATCH_ENTRIES = 2_000  # in one transaction

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message
 
-from .facts import FactRules
+from .fact_lifetimes import FactRules
 from .index_schema import FACT_COLUMNS, MESSAGE_COLUMNS, KnownId, Row, Statement, deletion_trigger
 from .log import SyncedBatch
 from .record import Entry, Fact

@@ -18,10 +18,10 @@ from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps, loads
 from gateway.core.message import LATE_AFTER, Message, MessageIds, Peer
 
+from .index_file import Tables
 from .layout import BEYOND_ALL
 from .record import BadRecord, Entry, Fact, decode_body
 from .segments import Segments
-from .tables import Tables
 from .unapplied import Unapplied
 
 PAGE = 256  # the most rows that one statement returns

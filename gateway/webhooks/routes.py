@@ -11,11 +11,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from gateway.core.errors import Unavailable
 from gateway.core.jsontext import loads
 from gateway.http import views
+from gateway.http.abandoned_requests import while_wanted
 from gateway.http.bodies import read_body
 from gateway.http.callers import Caller
 from gateway.http.problems import Problem, shortened
 from gateway.http.routing import MAX_INTEGER, After, ProblemRoute, Route, add_route
-from gateway.http.wanted import while_wanted
 
 from .addresses import AddressPolicy
 from .administration import Administration

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adapters.sprout.forest import forest
-from adapters.streamr import dumps
+from adapters.streamr import dump_files
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import channel_of
 from adapters.streamr.wire.message import parse_message
@@ -103,12 +103,12 @@ def _parallelize(spark: SparkSession, files: list[Path]) -> Any:
 
 def _dump(file: Path) -> list[ImportResult]:
     try:
-        return [_checked(file, found) for found in dumps.read_dump(file.read_bytes())]
+        return [_checked(file, found) for found in dump_files.read_dump(file.read_bytes())]
     except (OSError, ValueError) as error:
         return [(None, reject(str(file), 0, f"foreign: {error}", b""))]
 
 
-def _checked(file: Path, found: dumps.DumpEntry) -> ImportResult:
+def _checked(file: Path, found: dump_files.DumpEntry) -> ImportResult:
     message = found.message
     if message is None or message.wire is None:
         return None, reject(str(file), found.number, f"corrupt: {found.fault}", b"")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.access.limits import Limits
+from gateway.settings.limits import Limits
 from tests.attacks.attack import Attack
 from tests.attacks.reused_stage import SPECIAL, ReusedStage, reused_stage, rows
 

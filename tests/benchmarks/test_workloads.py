@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapters.sprout.forest import forest
-from adapters.sprout.forest.validate import validate
+from adapters.sprout.forest.node_rules import validate
 from adapters.sprout.wire.codec import NodeLine
 from benchmarks.bridge_load import Bridge
 from benchmarks.catalogue import LEAVES, NEWEST, WORKLOADS

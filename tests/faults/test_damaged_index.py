@@ -13,7 +13,7 @@ import pytest
 
 from gateway.core.errors import Unavailable
 from gateway.storage import index as index_module
-from gateway.storage import tables as tables_module
+from gateway.storage import index_file as tables_module
 from gateway.storage.segments import Segments
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from adapters.sprout.forest import forest, openpgp, packets, twig
 from adapters.sprout.wire import codec as sprout
 from adapters.sprout.wire.parser import Parser
 from adapters.streamr.wire import codec as streamr
-from adapters.streamr.wire import layouts, message, network, tracker
+from adapters.streamr.wire import message, message_layouts, network, tracker
 from adapters.streamr.wire.errors import StreamrError
 from adapters.topic_relay import codec as relay
 from gateway.client.sse import EventReader
 from gateway.core import jsontext
 from gateway.core.errors import ProtocolError
-from gateway.shells.websocket import CLOSE, Reader
+from gateway.shells.websocket_parser import CLOSE, Reader
 from gateway.storage import record
 
 MAX_MESSAGE = 4096  # bytes; small, so that the limit is reached
@@ -143,7 +143,7 @@ def streamr_message(data: bytes) -> None:
     """A message; it can be read again in every version that can carry all of it."""
     with suppress(StreamrError):
         found = message.parse_message(data)
-        for version in layouts.LAYOUTS:
+        for version in message_layouts.LAYOUTS:
             if found.is_lossless_in(version):
                 again = message.parse_message(found.encode(version))
                 assert again.id == found.id

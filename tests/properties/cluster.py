@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from gateway.cluster.accepting_turn import Turn
 from gateway.cluster.batch import decode_batch
 from gateway.cluster.position import Position
-from gateway.cluster.turn import Turn
 from gateway.jetstream.status import JetStreamStatus, StoredStream
 from gateway.membership.membership import Membership
 from gateway.membership.transport import Call

@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from gateway.core.member import Member
 from gateway.core.message import Message, Peer
 from gateway.core.notices import Notices
 from gateway.core.presence import MAX_ALL_GUESTS, MAX_GUESTS, Presence
+from gateway.core.subscriber import Subscriber
 
 
 class Watcher:
@@ -46,7 +46,7 @@ class PresenceMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.members: dict[str, dict[Member, None]] = {"lobby": {}}
+        self.members: dict[str, dict[Subscriber, None]] = {"lobby": {}}
         self.presence = Presence(self.members)
         self.numbers = 0
         self.now = 0

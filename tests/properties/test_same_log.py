@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from adapters.sprout.forest import forest
-from adapters.sprout.forest.validate import EXPIRATION, expiration
+from adapters.sprout.forest.node_rules import EXPIRATION, expiration
 from adapters.sprout.wire import base64url
 from gateway import runtime
 from gateway.core.message import LATE_AFTER

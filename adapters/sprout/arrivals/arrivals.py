@@ -12,11 +12,11 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from adapters.sprout.announced.intake import Intake
+from adapters.sprout.announced.outcome import NodeOutcome
 from adapters.sprout.forest.forest import Node, Reply, decode
-from adapters.sprout.forest.validate import EXPIRED
+from adapters.sprout.forest.node_rules import EXPIRED
 from adapters.sprout.hub.connection import SproutConnection
-from adapters.sprout.intake.intake import Intake
-from adapters.sprout.intake.outcome import NodeOutcome
 from adapters.sprout.store.store import Store
 from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_NODES, NO_ID, Frame, NodeLine, StatusCode

@@ -25,9 +25,9 @@ from adapters.sprout.forest.forest import (
     sign_identity,
     sign_reply,
 )
+from adapters.sprout.forest.node_rules import MAX_NAME
 from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.forest.trusted_gateways import CHANNEL
-from adapters.sprout.forest.validate import MAX_NAME
 from adapters.sprout.store.store import Store
 from adapters.sprout.store.tables import DAY_PREFIX, NAME, day_name, parse_day_name
 from adapters.sprout.wire.codec import NodeLine, node_line

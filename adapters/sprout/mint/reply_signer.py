@@ -24,8 +24,8 @@ from adapters.sprout.forest.forest import (
     position_below,
     sign_reply,
 )
+from adapters.sprout.forest.node_rules import EXPIRATION, expiration
 from adapters.sprout.forest.openpgp import SecretKey
-from adapters.sprout.forest.validate import EXPIRATION, expiration
 from adapters.sprout.store.direct_messages import DirectMessages
 from adapters.sprout.store.line_cache import LineCache
 from adapters.sprout.store.lineage import Lineage

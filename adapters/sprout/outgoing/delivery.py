@@ -17,9 +17,9 @@ from itertools import groupby
 from time import monotonic
 from typing import Final, NamedTuple
 
-from gateway.core.member import Member
 from gateway.core.message import Form, Message, PendingForm
 from gateway.core.session import Session
+from gateway.core.subscriber import Subscriber
 
 MAX_UNSIGNED: Final = 8192  # queued messages of one channel; a signature takes half a millisecond
 MAX_BYTES: Final = 32 << 20  # of queued messages, in all channels, with the memory that each takes
@@ -33,7 +33,7 @@ class _Queued(NamedTuple):
 
     line: Form
     sessions: Sequence[Session]
-    origin: Member | None
+    origin: Subscriber | None
     size: int
 
 
@@ -81,7 +81,7 @@ class OrderedDelivery:
         self._sizes: Counter[str] = Counter()  # bytes, by channel
         self.size = 0
 
-    def deliver(self, run: Sequence[Message], sessions: Sequence[Session], origins: Sequence[Member | None]) -> int:
+    def deliver(self, run: Sequence[Message], sessions: Sequence[Session], origins: Sequence[Subscriber | None]) -> int:
         """Announce a *run* in one channel to all *sessions*, each message except to its origin; return how often."""
         lines = [self._line_of(message) for message in run]
         signed = [line for line in lines if line and isinstance(line, bytes)]
@@ -102,7 +102,7 @@ class OrderedDelivery:
         if (queue := self._queues.get(channel)) is not None:
             self._release(channel, queue)
 
-    def _deliver(self, message: Message, line: Form, sessions: Sequence[Session], origin: Member | None) -> int:
+    def _deliver(self, message: Message, line: Form, sessions: Sequence[Session], origin: Subscriber | None) -> int:
         queue = self._queues.get(message.channel)
         if isinstance(line, PendingForm) and line.done:
             line = line.data or b""

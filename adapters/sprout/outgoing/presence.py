@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import Identity, Reply
-from adapters.sprout.forest.validate import ACTIVITY, EXPIRATION, INVISIBLE, expiration, expires_at
+from adapters.sprout.forest.node_rules import ACTIVITY, EXPIRATION, INVISIBLE, expiration, expires_at
 from adapters.sprout.hub.connection import SproutConnection
 from adapters.sprout.hub.identification import CLOCK_SKEW, ConnectionIdentifier
 from adapters.sprout.hub.nodes import NodeDirectory

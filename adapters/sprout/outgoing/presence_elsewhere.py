@@ -11,7 +11,7 @@ from typing import Final
 
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import Identity, Reply, decode_as
-from adapters.sprout.forest.validate import ACTIVITY, OK, is_presence, validate
+from adapters.sprout.forest.node_rules import ACTIVITY, OK, is_presence, validate
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine, SproutError, read_node_line

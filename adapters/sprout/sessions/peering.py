@@ -34,14 +34,14 @@ from gateway.core.errors import Throttled
 from gateway.core.message import Form
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.exchange import ANY, Exchange
+from gateway.link_channels import ANY, Exchange
 from gateway.storage.lookup import PAGE
 
 from .answer_batch import AnswerBatch
-from .parts import SproutParts
+from .dialled_relays import SproutPeer, read_address
 from .peer_knowledge import MAX_KNOWN, PeerKnowledge
-from .peers import SproutPeer, read_address
 from .session import MAX_OUTBOX, SproutSession
+from .shared_parts import SproutParts
 
 WINDOW: Final = 8  # communities that are exchanged at the same time
 MAX_ANCESTRIES: Final = 32  # open requests for ancestors in one community

@@ -25,12 +25,12 @@ from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_NODES, Frame, SproutError, StatusCode
 from adapters.sprout.wire.parser import Parser
 from gateway.core.errors import ProtocolError, RequestError, Throttled, Unavailable
-from gateway.core.member import Member
 from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
+from gateway.core.subscriber import Subscriber
 
 from .auto_subscriber import AutoSubscriber
-from .parts import SproutParts
+from .shared_parts import SproutParts
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 MESSAGE_SECONDS: Final = 60  # for a message, or a part of a long announce, to arrive
@@ -105,7 +105,7 @@ class SproutSession(SproutConnection):
         self.put(self._nodes.message_line(message))
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Subscriber | None]) -> int:
         """Announce messages to all listeners, except those that are not delivered to Arbor."""
         if any(message.undelivered for message in run):
             fits_arbor = [NAME not in message.undelivered for message in run]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from adapters.sprout.forest.forest import decode
-from adapters.sprout.forest.validate import offered_until
+from adapters.sprout.forest.node_rules import offered_until
 from gateway.storage.record import decode_base64url, encode_base64url
 
 _HASH: Final = 3 + 32

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from adapters.sprout.forest.canonical import CANONICAL_PREFIX, canonical_id
 from adapters.sprout.forest.forest import Node, Reply, created_of, decode
-from adapters.sprout.forest.validate import offered_until
+from adapters.sprout.forest.node_rules import offered_until
 from adapters.sprout.wire.codec import NodeLine
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Unavailable

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from adapters.sprout.forest.canonical import CANONICAL_PREFIX, canonical_id
 from adapters.sprout.forest.forest import decode, node_id
-from adapters.sprout.forest.validate import offered_until
+from adapters.sprout.forest.node_rules import offered_until
 from gateway.core.message import Message
 from gateway.storage.index_schema import KnownId, Row
 from gateway.storage.record import Entry, Fact, decode_base64url

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.access.auth import SecretFileError, read_secret
+from gateway.access.access import SecretFileError, read_secret
 from gateway.core.bounded import BoundedMap
 
 from .background_file import BackgroundFile, Work

@@ -15,7 +15,7 @@ from adapters.streamr.wire.claims import without_claim
 from adapters.streamr.wire.ids import NAME, channel_of
 from adapters.streamr.wire.message import parse_message
 from adapters.streamr.wire.validation_errors import invalid_message
-from gateway.access.auth import KEY_PREFIX
+from gateway.access.access import KEY_PREFIX
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Forbidden, RequestError
 from gateway.core.message import Message, Peer
@@ -28,7 +28,7 @@ from .validation import ambiguous_partitions, check_message, check_signature, is
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
-    from adapters.streamr.forms import Forms
+    from adapters.streamr.message_forms import Forms
     from adapters.streamr.model.stored import StoredMessages
     from adapters.streamr.model.users import User
     from adapters.streamr.trust import Trust

@@ -19,7 +19,7 @@ from gateway.core.message import Peer
 from gateway.core.principal import Principal
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import StreamrParts
+    from adapters.streamr.shared_parts import StreamrParts
 
 MAX_LISTED = 256  # streams in one answer; `offset` asks for more
 CHANNELS_PER_SLICE = 64  # channels that one slice of the list examines

@@ -20,11 +20,11 @@ from adapters.streamr.publishing.validation import out_of_range
 from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
-from adapters.streamr.wire.layouts import LAYOUTS
 from adapters.streamr.wire.message import LATEST, NONE, StreamMessage, decode_message
+from adapters.streamr.wire.message_layouts import LAYOUTS
 from adapters.streamr.wire.partition import partition_of
 from adapters.streamr.wire.validation_errors import InvalidMessage
-from gateway.access.auth import key_identity
+from gateway.access.access import key_identity
 from gateway.core import jsontext
 from gateway.core.errors import Forbidden, RequestError, UnknownChannel
 from gateway.core.message import REST, Message, Peer
@@ -34,7 +34,7 @@ from .core_api import CoreApi, RestCaller
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
-    from adapters.streamr.parts import StreamrParts
+    from adapters.streamr.shared_parts import StreamrParts
     from adapters.streamr.trust import Trust
 
 NO_BODY = "No request body or invalid request body."

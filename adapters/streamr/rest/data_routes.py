@@ -16,13 +16,13 @@ from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.refusals import Unauthenticated
 from adapters.streamr.wire.validation_errors import InvalidMessage
-from gateway.access.auth import bearer_token
+from gateway.access.access import bearer_token
 from gateway.core.errors import Forbidden, UnknownChannel
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message
 from gateway.http.bodies import read_body
-from gateway.http.kit import wait_until_synced
 from gateway.http.problems import Handler
+from gateway.http.rest_helpers import wait_until_synced
 from gateway.http.routing import Route, parameters, register
 
 from .data_api import BadQuery, Format, Metadata
@@ -39,7 +39,7 @@ from .responses import (
 )
 
 if TYPE_CHECKING:
-    from adapters.streamr.forms import Forms
+    from adapters.streamr.message_forms import Forms
 
 MAX_BODY = 1 << 20  # bytes of a message, as in the reference's broker
 JSON = "application/json"

@@ -13,18 +13,18 @@ from starlette.types import Receive, Scope, Send
 
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME
-from gateway.access.auth import bearer_token
+from gateway.access.access import bearer_token
 from gateway.core.errors import INTERNAL_ERROR, RequestError, Throttled
 from gateway.core.jsontext import dumps
 from gateway.http.bodies import BodyRefused, network_of
-from gateway.http.kit import BODY_CUT_OFF, decode_segment, report_bug, retry_after
 from gateway.http.paced import paced_response
 from gateway.http.problems import Handler
+from gateway.http.rest_helpers import BODY_CUT_OFF, decode_segment, report_bug, retry_after
 
 from .core_api import ApiError, RestCaller
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import StreamrParts
+    from adapters.streamr.shared_parts import StreamrParts
 
     from .data_api import DataApi
     from .stream_management import StreamManagement

@@ -20,9 +20,9 @@ from fastapi import APIRouter, Request, Response
 from adapters.streamr.wire.ids import NAME
 from gateway.core.jsontext import loads
 from gateway.http.bodies import network_of, read_body
-from gateway.http.kit import wait_until_synced
 from gateway.http.paced import run_in_turn
 from gateway.http.problems import Handler
+from gateway.http.rest_helpers import wait_until_synced
 from gateway.http.routing import Route, parameters, register
 
 from . import data_routes
@@ -42,7 +42,7 @@ from .responses import (
 from .stream_management import StreamManagement
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import StreamrParts
+    from adapters.streamr.shared_parts import StreamrParts
     from gateway.core.read_pacer import ReadPacer
 
 PREFIX = "/api/v1"

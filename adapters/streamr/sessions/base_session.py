@@ -28,7 +28,7 @@ from gateway.core.session import Session
 from .shown_tokens import MAX_TOKENS, ShownTokens
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import StreamrParts
+    from adapters.streamr.shared_parts import StreamrParts
 
 # By control version, the message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.
 DEFAULT_MESSAGE_VERSIONS = {1: 30, 2: 32}

@@ -6,8 +6,8 @@ except for rights, which the gateway of the sender has checked.
 
 from __future__ import annotations
 
-from adapters.streamr.parts import StreamrParts
 from adapters.streamr.publishing.validation import check_key_exchange, check_signature, check_time
+from adapters.streamr.shared_parts import StreamrParts
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, channel_of, key_exchange_address
 from adapters.streamr.wire.message import GROUP_KEY_ROTATE, parse_message

@@ -37,13 +37,13 @@ from gateway.core.errors import RequestError, Throttled, Unavailable
 from gateway.core.frames import text_frame
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.exchange import PORTS, ChannelSearch, LinkSession, WebSocketPeer
+from gateway.link_channels import PORTS, ChannelSearch, LinkSession, WebSocketPeer
 
 from .link_cursors import Cursor, LinkCursors
 from .link_spool import CONTROL, SENT, LinkSpool
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import StreamrParts
+    from adapters.streamr.shared_parts import StreamrParts
     from gateway.core.message import Message, Peer
 
 PATH: Final = "/api/v1/ws"  # of every broker, unless the URL has another

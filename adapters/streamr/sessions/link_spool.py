@@ -23,7 +23,7 @@ from gateway.core.frames import text_frame
 from gateway.core.shared_ids import shared_id
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import StreamrParts
+    from adapters.streamr.shared_parts import StreamrParts
     from gateway.core.message import Message
     from gateway.core.outbox import Outbox
 

@@ -29,7 +29,7 @@ from gateway.core.principal import Principal
 from .session import StreamrSession
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import StreamrParts
+    from adapters.streamr.shared_parts import StreamrParts
 
 PATH = "/network"
 MAX_STATUS = 4_096  # bytes of a status, as JSON, that is kept to be shown

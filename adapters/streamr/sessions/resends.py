@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from adapters.streamr.forms import WITH_ID
+from adapters.streamr.message_forms import WITH_ID
 from adapters.streamr.model.stored import MessageRange
 from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.codec import encode, encode_unicast
@@ -23,7 +23,7 @@ from gateway.core.errors import RequestError, Throttled
 from gateway.core.frames import text_frame
 
 if TYPE_CHECKING:
-    from adapters.streamr.forms import Forms
+    from adapters.streamr.message_forms import Forms
     from adapters.streamr.model.stored import MessageFilter, StoredMessages
     from adapters.streamr.wire.message import MessageRef
     from gateway.core.answer_scheduler import AnswerScheduler

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from adapters.streamr.publishing.conversion import ids_of, to_bus_message
-from adapters.streamr.publishing.runs import PublishRun
+from adapters.streamr.publishing.publish_runs import PublishRun
 from adapters.streamr.publishing.validation import check_direct, check_key_exchange, out_of_range
 from adapters.streamr.wire.codec import decode_control, decode_publish_fast
 from adapters.streamr.wire.control import (
@@ -25,16 +25,16 @@ from adapters.streamr.wire.message import GROUP_KEY_ROTATE, StreamMessage
 from adapters.streamr.wire.validation_errors import InvalidMessage
 from gateway.core.directs import direct_outcome_unknown
 from gateway.core.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
-from gateway.core.member import Member
 from gateway.core.message import Message, Peer
 from gateway.core.outbox import MAX_STREAMS
 from gateway.core.principal import Principal
+from gateway.core.subscriber import Subscriber
 
 from .base_session import BaseSession
 from .resends import ActiveResend, find_messages
 
 if TYPE_CHECKING:
-    from adapters.streamr.parts import StreamrParts
+    from adapters.streamr.shared_parts import StreamrParts
 
 MAX_INBOXES = 4  # names of a peer's inbox in one channel: its numbers and its address
 
@@ -124,7 +124,7 @@ class StreamrSession(BaseSession):
             self.put(message.forms.get(self.form_key) or message.form(self.form_key, self._forms.form))
 
     @classmethod
-    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Member | None]) -> int:
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origins: Sequence[Subscriber | None]) -> int:
         """As `deliver`, for sessions of one dialect."""
         first, frames = sessions[0], []
         if run[0].channel in first._subscribed:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from gateway.adapter import WireMessage
 
 from .control import CONTROL, ControlType
-from .layouts import LAYOUTS
+from .message_layouts import LAYOUTS
 from .network import ARRAYS, OBJECTS, S2_VERSION, WRAPPED_VERSION, NetworkType
 from .tracker import TRACKER, VERSIONS, TrackerType
 

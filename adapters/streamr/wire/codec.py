@@ -20,7 +20,6 @@ from .checks import MAX_ID, UNDEFINED
 from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType, PublishRequest
 from .errors import StreamrError
 from .ids import NAME
-from .layouts import LAYOUTS
 from .message import (
     LATEST,
     MessageRef,
@@ -30,6 +29,7 @@ from .message import (
     decode_ref,
     parse_message,
 )
+from .message_layouts import LAYOUTS
 
 # The keys of a message's forms on the bus, by the versions of the control frame and of the message in it.
 FORM_KEYS: Final = {(control, message): f"{NAME}/{control}/{message}" for control in CONTROL for message in LAYOUTS}

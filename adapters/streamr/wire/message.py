@@ -19,7 +19,7 @@ from gateway.core import jsontext
 from . import checks
 from .checks import MAX_ID, MAX_INTEGER, MAX_KEY, MAX_NAME, UNDEFINED
 from .errors import REQUEST_FAILED, StreamrError
-from .layouts import FLAT_30, LAYOUTS, layout_of, nest_flat_fields
+from .message_layouts import FLAT_30, LAYOUTS, layout_of, nest_flat_fields
 
 LATEST = 32
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from gateway.core.errors import RequestError
 
 from .control import CONTROL
-from .layouts import LAYOUTS
+from .message_layouts import LAYOUTS
 
 # The parameter, its name in the reference's errors, and the supported versions.
 LAYERS = (

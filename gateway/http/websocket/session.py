@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.access.auth import KEY_PREFIX, key_identity
+from gateway.access.access import KEY_PREFIX, key_identity
 from gateway.adapter import ConnectionRequest
 from gateway.core.channels import valid_name
 from gateway.core.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
@@ -28,11 +28,11 @@ from gateway.http.callers import check_possible
 from gateway.http.events import MAX_OUTBOX
 from gateway.http.feed import Feed, Subscription
 from gateway.http.history import PAGE
-from gateway.http.kit import outcome_unknown
 from gateway.http.media import ParsedContent, parse_content
 from gateway.http.problems import Problem, direct_refusal, problem_of
 from gateway.http.publish import check_key, find_published, message_key
 from gateway.http.replay import needs_history
+from gateway.http.rest_helpers import outcome_unknown
 from gateway.http.selection import Selection, pattern_of, prefix_of
 from gateway.runtime import Gateway
 

@@ -11,7 +11,7 @@ from coincurve import PrivateKey
 from typer.testing import CliRunner, Result
 
 from adapters.streamr.crypto.signing import address_of, sign, sign_message, signed_payloads, verify
-from adapters.streamr.dumps import read_dump
+from adapters.streamr.dump_files import read_dump
 from adapters.streamr.wire.message import ETH_LEGACY, UNSIGNED, MessageID, MessageRef, StreamMessage, parse_message
 from gateway.cli import app
 from gateway.commands.common import CommandError

@@ -15,7 +15,7 @@ from gateway.core.buckets import TokenBuckets
 from gateway.core.message import Peer
 from gateway.core.principal import Principal
 from gateway.core.read_pacer import ReadPacer
-from gateway.exchange import WebSocketPeer
+from gateway.link_channels import WebSocketPeer
 from gateway.shells.links import Dialler
 from tests.conftest import Core
 

@@ -28,7 +28,7 @@ from tests.waiting import until
 
 SECONDS = 30
 IMPATIENT = {  # gateways that soon refuse what they cannot accept
-    "gateway.cluster.turn.STALLED_SECONDS": 1.0,
+    "gateway.cluster.accepting_turn.STALLED_SECONDS": 1.0,
     "gateway.membership.membership.STALLED_SECONDS": 1.0,
     "gateway.storage.log.UNCERTAIN_SECONDS": 0.5,
 }

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import structlog
 
+from gateway.cluster.accepting_turn import LEASE_SECONDS
 from gateway.cluster.batch import BadBatch, Batch, decode_batch, encode_batch
 from gateway.cluster.removal import encode_removal
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat, Leaving, PresenceChanges, Terms, TurnRequest, encode_signal
-from gateway.cluster.turn import LEASE_SECONDS
 from gateway.membership.membership import Membership
 from gateway.storage.record import Fact, encode
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork

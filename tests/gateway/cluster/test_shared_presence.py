@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adapters.sprout.forest import forest
-from adapters.sprout.forest.validate import EXPIRATION, expiration
+from adapters.sprout.forest.node_rules import EXPIRATION, expiration
 from adapters.sprout.wire import base64url
 from gateway import runtime
 from gateway.cluster.presence import SharedPresence

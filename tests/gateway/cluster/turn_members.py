@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
-from gateway.cluster.turn import Turn
+from gateway.cluster.accepting_turn import Turn
 from gateway.storage.record import Entry, Fact, encode
 
 SEEDS = range(2_000) if "TRELLIS_SOAK" in os.environ else range(60)

@@ -23,7 +23,7 @@ from gateway.cli import app
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.core.errors import OperatorError
 from gateway.demo_clients import RelayClient, RestClient, SproutClient, StreamrClient
-from gateway.storage.tables import META_VALUE
+from gateway.storage.index_file import META_VALUE
 from tests.server import Server
 
 CHANNELS = ("lobby", "news/today")

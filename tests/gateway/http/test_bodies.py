@@ -16,7 +16,7 @@ import pytest
 from fastapi import Request
 
 from gateway.core.buckets import TokenBuckets
-from gateway.core.budget import Budget
+from gateway.core.memory_budget import MemoryBudget
 from gateway.core.read_pacer import MALFORMED_FACTOR, MIN_MALFORMED_SIZE, UNLIMITED, ReadPacer
 from gateway.http import media
 from gateway.http.bodies import ALLOWANCE, PACED_EXTENSION, SHARE, SHORT_BODY, BodyRefused, TurnQueue, read_body
@@ -26,7 +26,7 @@ BOTH = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 HEAD = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
 
-def free(budget: Budget | None = None) -> ReadPacer:
+def free(budget: MemoryBudget | None = None) -> ReadPacer:
     """Nothing is paced."""
     return ReadPacer(None, lambda: 0.0, budget)
 
@@ -134,7 +134,7 @@ def test_a_waiter_that_gives_up_takes_no_turn(backend: str) -> None:
 
 @BOTH
 def test_a_body_counts_in_the_budget_while_it_comes_and_while_it_waits(backend: str) -> None:
-    budget = Budget(10 << 20)
+    budget = MemoryBudget(10 << 20)
     held: list[int] = []
 
     def chunks() -> Iterator[bytes]:
@@ -154,7 +154,7 @@ def test_a_body_counts_in_the_budget_while_it_comes_and_while_it_waits(backend: 
 
 @BOTH
 def test_a_waiting_body_is_refused_if_memory_is_short(backend: str) -> None:
-    budget = Budget(100 << 10)
+    budget = MemoryBudget(100 << 10)
     told: list[int] = []
 
     async def take(name: str) -> None:

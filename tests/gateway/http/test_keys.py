@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.access.auth import KeyFile
+from gateway.access.access import KeyFile
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import httpx
 import pytest
 from fastapi import Response
 
-from gateway.access.auth import KeyFile
+from gateway.access.access import KeyFile
 from gateway.core import answer_scheduler
 from gateway.core.answer_scheduler import AnswerScheduler
-from gateway.core.budget import Budget
 from gateway.core.errors import Forbidden, Throttled, Unavailable
+from gateway.core.memory_budget import MemoryBudget
 from gateway.core.message import Peer
 from gateway.core.outbox import LOW_WATER
 from gateway.core.read_pacer import ReadPacer
@@ -80,7 +80,7 @@ def body(events: Events) -> bytes:
 def test_unread_slices_are_not_generated(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paced, "STALLED_SECONDS", 0.05)
     made: list[int] = []
-    budget = Budget(1 << 30)
+    budget = MemoryBudget(1 << 30)
     held: list[int] = []
 
     async def check(answers: AnswerScheduler) -> Events:
@@ -217,7 +217,7 @@ def test_losing_the_right_visibly_truncates_an_answer(run: Any) -> None:
 
 
 def test_an_answer_released_by_the_budget_is_truncated(run: Any) -> None:
-    budget = Budget(LOW_WATER // 2)
+    budget = MemoryBudget(LOW_WATER // 2)
 
     async def check(answers: AnswerScheduler) -> Events:
         response = await paced.paced_response(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.turn import Turn
+from gateway.cluster.accepting_turn import Turn
 from gateway.jetstream import stream
 from gateway.jetstream.connecting import JetStreamSettings
 from gateway.membership import joining, membership

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from gateway.shells import connection, serve, tcp_server
+from gateway.shells import connection, portable_shell, tcp_server
 from tests.gateway.shells.fast_peers import FastShell, Service, running
 from tests.gateway.shells.toys import PATIENCE
 
@@ -42,7 +42,7 @@ def sock() -> Iterator[socket.socket]:
 def _patience() -> Iterator[None]:
     """A farewell may take its time here; what LINGER_SECONDS itself does is tested where it is set."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve, "LINGER_SECONDS", PATIENCE)
+        patch.setattr(portable_shell, "LINGER_SECONDS", PATIENCE)
         patch.setattr(tcp_server, "LINGER_SECONDS", PATIENCE)
         patch.setattr(connection, "LINGER_SECONDS", PATIENCE)
         yield

@@ -24,7 +24,7 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.core.stamper import Stamper
-from gateway.shells import serve, uvicorn_http, uvicorn_websocket
+from gateway.shells import portable_shell, uvicorn_http, uvicorn_websocket
 from tests.gateway.shells.servers import Counts, MemoryLedger, uvicorned
 
 PATIENCE = 20  # seconds
@@ -92,7 +92,7 @@ class Service:
 
     async def session(self, websocket: WebSocket) -> None:
         await websocket.accept()
-        await serve.run_websocket(websocket, self.new_session())
+        await portable_shell.run_websocket(websocket, self.new_session())
 
     async def pass_gate(self) -> None:
         self.waiting += 1
@@ -102,14 +102,14 @@ class Service:
     async def hesitant(self, websocket: WebSocket) -> None:
         await websocket.accept()
         await self.pass_gate()
-        await serve.run_websocket(websocket, self.new_session())
+        await portable_shell.run_websocket(websocket, self.new_session())
 
     async def late(self, websocket: WebSocket) -> None:
         await self.pass_gate()
         session = self.new_session()
         try:
             await websocket.accept()
-            await serve.run_websocket(websocket, session)
+            await portable_shell.run_websocket(websocket, session)
         except OSError:
             session.receive_eof()
 

@@ -28,7 +28,7 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.core.stamper import Stamper
-from gateway.shells import serve, uvicorn_websocket
+from gateway.shells import portable_shell, uvicorn_websocket
 from tests.autobahn import CASES, CLOSE, Answer, AutobahnCase, frame
 from tests.gateway.shells.servers import MemoryLedger, hypercorned, uvicorned
 
@@ -58,7 +58,7 @@ def application() -> FastAPI:
     @app.websocket("/")
     async def connect(websocket: WebSocket) -> None:
         await websocket.accept()
-        await serve.run_websocket(websocket, AutobahnEcho(bus, Principal("somebody")))
+        await portable_shell.run_websocket(websocket, AutobahnEcho(bus, Principal("somebody")))
 
     return app
 

@@ -18,7 +18,7 @@ from gateway.core.buckets import TokenBuckets
 from gateway.core.read_pacer import PENALTY_BURST, ReadPacer
 from gateway.core.session import Session
 from gateway.listeners.proxies import TrustedProxies
-from gateway.shells import fast, uvicorn_http
+from gateway.shells import fast_shell, uvicorn_http
 from gateway.shells.cpu_time import CpuTime
 from tests.gateway.shells.fast_peers import (
     BRIEF,
@@ -223,7 +223,7 @@ def test_postponed_input_is_parsed_before_more_is_read(sock: socket.socket, allo
 def test_requests_on_busy_connections_have_a_turn_each_and_others_do_not_wait(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch, allowed: set[str]
 ) -> None:
-    for module in ("turns", "steps", "uvicorn_http"):
+    for module in ("turns", "step_times", "uvicorn_http"):
         monkeypatch.setattr(f"gateway.shells.{module}.perf_counter", lambda: 100.0)
     started: list[str] = []
 
@@ -307,7 +307,7 @@ def test_a_penalized_client_that_reconnects_is_not_read_until_it_has_paid(sock: 
             read_pacer.charge_loop_time(bad, PENALTY_BURST + 0.005)
             read_pacer.connection_closed(bad)
         transport = RecordingTransport(sock)
-        fast.WebSocketProtocol(asyncio.get_running_loop(), set(), 1 << 20).start(transport, Somewhere(bus))
+        fast_shell.WebSocketProtocol(asyncio.get_running_loop(), set(), 1 << 20).start(transport, Somewhere(bus))
         assert transport.paused
 
         http, _ = await http_connection(app, sock)
@@ -338,7 +338,7 @@ def test_a_new_session_of_a_penalized_network_is_not_read(use_uvloop: bool) -> N
             return sessions[-1]
 
         async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
-            port = await fast.listen(accept, "127.0.0.1", 0, tasks=tasks, stack=stack)
+            port = await fast_shell.listen(accept, "127.0.0.1", 0, tasks=tasks, stack=stack)
             async with await anyio.connect_tcp("127.0.0.1", port) as peer:
                 with anyio.move_on_after(0.5):  # its own buffers and the kernel's take some MiB
                     while True:

@@ -343,7 +343,7 @@ def test_a_handshake_is_charged_to_its_network_with_what_the_application_does(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = count()
-    for module in ("steps", "uvicorn_http"):
+    for module in ("step_times", "uvicorn_http"):
         monkeypatch.setattr(f"gateway.shells.{module}.perf_counter", lambda: float(next(ticks)))
 
     async def app(_scope: Any, receive: Any, send: Any) -> None:

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 from gateway.adapter import OutboundLink
 from gateway.cli import app
 from gateway.core.session import Session
-from gateway.shells import links, serve
+from gateway.shells import links, portable_shell
 from gateway.shells.input_turns import PORTION
 from gateway.shells.links import Dialler
-from gateway.shells.serve import DISCONNECTED, StreamWire
+from gateway.shells.portable_shell import DISCONNECTED, StreamWire
 from tests.ports import reserved_port
 
 SECONDS = 20.0
@@ -53,7 +53,7 @@ def certificates(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _short_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends of connections, for which neither side hurries here, wait less."""
-    monkeypatch.setattr(serve, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(portable_shell, "LINGER_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gateway.shells import connection, fast, serve, tcp_server
+from gateway.shells import connection, fast_shell, portable_shell, tcp_server
 from tests.gateway.shells.toys import (
     ASYNCIO,
     FAST_WEBSOCKET,
@@ -113,8 +113,8 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
 TLS: Shells = {
     "portable-asyncio": (ASYNCIO, tcp_server.listen),
     "portable-trio": (TRIO, tcp_server.listen),
-    "fast-asyncio": (ASYNCIO, fast.listen),
-    "fast-uvloop": (UVLOOP, fast.listen),
+    "fast-asyncio": (ASYNCIO, fast_shell.listen),
+    "fast-uvloop": (UVLOOP, fast_shell.listen),
 }
 
 
@@ -126,7 +126,7 @@ def secure(request: pytest.FixtureRequest, identity: Path) -> Iterator[ShellServ
 @pytest.fixture(params=TLS)
 def hurried(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShellServer]:
     """One that does not wait for handshakes."""
-    for shell in (serve, tcp_server, connection):
+    for shell in (portable_shell, tcp_server, connection):
         monkeypatch.setattr(shell, "LINGER_SECONDS", 0.5)
     yield from _secure(request.param, identity, 0.5)
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gateway.core.buckets import TokenBuckets
-from gateway.core.budget import Budget
 from gateway.core.frames import text_frame
+from gateway.core.memory_budget import MemoryBudget
 from gateway.core.message import Message
 from gateway.core.read_pacer import PenalizableSession, ReadPacer
-from gateway.shells import fast
+from gateway.shells import fast_shell
 from gateway.shells.flusher import MAX_TURNS, MAX_WAIT_SECONDS, flusher_of
 from gateway.shells.turns import CHEAP_SECONDS, FIRST_PORTION, LONG_TURN_SECONDS, turns_of
 from tests.gateway.shells.fast_peers import Echo, RecordingTransport, new_bus
@@ -29,7 +29,7 @@ def masked(payload: bytes) -> bytes:
     return bytes((0x81, 0x80 | len(payload), 0, 0, 0, 0)) + payload
 
 
-Peer = tuple[fast.WebSocketProtocol, RecordingTransport, Echo]
+Peer = tuple[fast_shell.WebSocketProtocol, RecordingTransport, Echo]
 
 
 class GatheringEcho(Echo):
@@ -44,7 +44,7 @@ async def connections(count: int, sock: socket.socket, kind: type[Echo] = Echo) 
     loop, bus, found = asyncio.get_running_loop(), new_bus(), list[Peer]()
     for _ in range(count):
         connection, transport, session = (
-            fast.WebSocketProtocol(loop, set(), 1 << 20),
+            fast_shell.WebSocketProtocol(loop, set(), 1 << 20),
             RecordingTransport(sock),
             kind(bus),
         )
@@ -226,7 +226,7 @@ def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -
 def test_input_handed_over_during_a_pause_counts_in_the_budget(sock: socket.socket) -> None:
     async def check() -> None:
         ((connection, _, session),) = await connections(1, sock)
-        session.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 1.0), lambda: 1.0, Budget(1 << 20))
+        session.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 1.0), lambda: 1.0, MemoryBudget(1 << 20))
         session.bus.read_pacer.budget.enter(connection)
         connection._unhandled = deque()
         for _ in range(40):
@@ -294,7 +294,9 @@ def test_a_reader_that_overflows_during_a_flush_delays_no_other(sock: socket.soc
 def test_a_reset_just_before_the_end_of_a_session_is_no_fault() -> None:
     async def check() -> None:
         loop, house, session = asyncio.get_running_loop(), set[Any](), Echo(new_bus())
-        server = await loop.create_server(lambda: fast.TcpProtocol(lambda _: session, loop, house), "127.0.0.1", 0)
+        server = await loop.create_server(
+            lambda: fast_shell.TcpProtocol(lambda _: session, loop, house), "127.0.0.1", 0
+        )
         async with server:
             peer = socket.create_connection(server.sockets[0].getsockname())
             while not house:

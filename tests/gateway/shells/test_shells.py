@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.outbox import LOW_WATER
-from gateway.shells import connection, serve
+from gateway.shells import connection, portable_shell
 from tests.gateway.shells.toys import (
     FAST_WEBSOCKET,
     HYPERCORN,
@@ -160,7 +160,7 @@ def test_a_long_answer_is_pulled_as_it_is_read_and_delays_no_other(server: Shell
 def test_a_stalled_reader_of_a_long_answer_is_disconnected(
     server: ShellServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for shell in (serve, connection):
+    for shell in (portable_shell, connection):
         monkeypatch.setattr(shell, "STALLED_SECONDS", STALLED)
     longest = STALLED
     while longest > STALLED / 2:  # otherwise the machine was too slow for who reads
@@ -250,7 +250,7 @@ def test_a_peer_may_vanish_at_any_time(server: ShellServer, after: bytes) -> Non
 
 @only(HYPERCORN)
 def test_a_peer_may_vanish_while_both_sides_wait(server: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve.WebSocketWire, "unread_seconds", 0.05)
+    monkeypatch.setattr(portable_shell.WebSocketWire, "unread_seconds", 0.05)
     with server.connect() as client:
         client.say(*[b"size 1000000"] * 40)  # hypercorn queues ten, the session is saturated by one
         server.eventually(lambda: client.session.saturated)
@@ -274,7 +274,7 @@ def test_lingering_after_a_close_is_bounded(server: ShellServer, monkeypatch: py
     with server.connect() as client:
         client.say(b"long 1000000")
         client.hear()
-        monkeypatch.setattr(serve, "LINGER_SECONDS", 0.1)
+        monkeypatch.setattr(portable_shell, "LINGER_SECONDS", 0.1)
         monkeypatch.setattr(connection, "LINGER_SECONDS", 0.1)
         server.call(client.session.goodbye)
         server.eventually(lambda: client.session.over == 1)
@@ -283,7 +283,7 @@ def test_lingering_after_a_close_is_bounded(server: ShellServer, monkeypatch: py
 
 @only(TCP | FAST_WEBSOCKET)
 def test_a_peer_that_does_not_hang_up_is_cut(server: ShellServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(portable_shell, "LINGER_SECONDS", 0.1)
     monkeypatch.setattr(connection, "LINGER_SECONDS", 0.1)
     with server.connect() as client:
         client.say(b"bye now")

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from gateway.shells.input_turns import SHORT_READS
-from gateway.shells.serve import StreamWire
+from gateway.shells.portable_shell import StreamWire
 
 READS = 100 * SHORT_READS
 

@@ -32,7 +32,7 @@ from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.core.stamper import Stamper
-from gateway.shells import fast, serve, tcp_server, uvicorn_websocket
+from gateway.shells import fast_shell, portable_shell, tcp_server, uvicorn_websocket
 from tests.gateway.shells.servers import Counts, MemoryLedger, hypercorned, uvicorned
 
 PATIENCE = 20  # seconds; long, so that a slow machine proves nothing
@@ -212,7 +212,7 @@ def application(server: ShellServer) -> FastAPI:
     async def connect(websocket: WebSocket) -> None:
         session = server.accept()
         await websocket.accept()
-        await serve.run_websocket(websocket, session)
+        await portable_shell.run_websocket(websocket, session)
 
     return app
 
@@ -232,8 +232,8 @@ Shells = dict[str, tuple[dict[str, Any], Any]]
 TCP: Shells = {
     "portable-tcp-asyncio": (ASYNCIO, partial(tcp, listen=tcp_server.listen)),
     "portable-tcp-trio": (TRIO, partial(tcp, listen=tcp_server.listen)),
-    "fast-tcp-asyncio": (ASYNCIO, partial(tcp, listen=fast.listen)),
-    "fast-tcp-uvloop": (UVLOOP, partial(tcp, listen=fast.listen)),
+    "fast-tcp-asyncio": (ASYNCIO, partial(tcp, listen=fast_shell.listen)),
+    "fast-tcp-uvloop": (UVLOOP, partial(tcp, listen=fast_shell.listen)),
 }
 FAST_WEBSOCKET: Shells = {
     "fast-websocket-asyncio": (ASYNCIO, partial(by_uvicorn, ws=uvicorn_websocket.FastWebSocket)),

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.core.message import Message
-from gateway.fact_cache import GatewayFactCache
+from gateway.facts_in_use import GatewayFactCache
 from gateway.storage.archive import export
 from gateway.storage.compaction import Compaction
-from gateway.storage.facts import Lifetimes
+from gateway.storage.fact_lifetimes import Lifetimes
 from gateway.storage.log import SealPolicy
 from gateway.storage.record import Fact, decode
 from gateway.storage.retention import Retention

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.message import Message, Peer
-from gateway.fact_cache import GatewayFactCache
+from gateway.facts_in_use import GatewayFactCache
 from gateway.storage import compaction as compaction_module
 from gateway.storage import index as index_module
 from gateway.storage.archive import export, verify

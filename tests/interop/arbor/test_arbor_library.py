@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import pytest
 
-from adapters.sprout.forest import forest, openpgp, twig, validate
+from adapters.sprout.forest import forest, node_rules, openpgp, twig
 from adapters.sprout.forest.forest import Community, Content, Identity, Node, Reply
 from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.wire import base64url, codec
@@ -237,7 +237,7 @@ def test_key_files_are_interchangeable(program: Path, tmp_path: Path, whose: str
     read = SecretKey(path.read_bytes())
     assert isinstance(me, Identity)
     assert me.public_key == read.public_key
-    assert validate.validate(me, line.raw, NOW, None, None).ok
+    assert node_rules.validate(me, line.raw, NOW, None, None).ok
     made = forest.sign_identity("somebody", read, me.created)
     # Go says when it signed, which may be the second after it says that it made the node.
     assert made == line.raw or read.sign(forest.signed_part(me, line.raw), me.created // 1000 + 1) == me.signature

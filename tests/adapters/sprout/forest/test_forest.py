@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.forest import NULL_ID, TWIG, UTF8, Community, Content, Identity, Node, NodeError, Reply
-from adapters.sprout.forest.validate import READING
+from adapters.sprout.forest.node_rules import READING
 from adapters.sprout.wire import base64url
 
 VECTORS = Path(__file__).parents[3] / "vectors/sprout"
@@ -22,7 +22,7 @@ VALID: list[Any] = json.loads((VECTORS / "valid.json").read_text())
 INVALID: list[Any] = json.loads((VECTORS / "invalid.json").read_text())
 GROVE = sorted((VECTORS / "vector-grove").iterdir())
 
-# The vectors that are no nodes at all; the others break a rule of adapters/sprout/forest/validate.py.
+# The vectors that are no nodes at all; the others break a rule of adapters/sprout/forest/node_rules.py.
 UNREADABLE = {
     "version_0": "schema version 0",
     "id_desc_sha512_64": "an unknown kind of id",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pysequoia
 import pytest
 
-from adapters.sprout.forest import openpgp, packets, validate
+from adapters.sprout.forest import node_rules, openpgp, packets
 from adapters.sprout.forest.openpgp import PublicKey, SecretKey
 from adapters.sprout.forest.packets import OpenPGPError
 from tests.adapters.sprout.forest.keys import CREATED, key_id_of, key_of, new_key, repacked
@@ -193,9 +193,9 @@ def test_packets_of_a_key_are_bounded() -> None:
 
 def test_long_keys_that_are_kept_are_few() -> None:
     primary, user_id, certification, *_ = packets.read_packets(key_of("alice").public_key)
-    validate._long_key.cache_clear()
-    for number in range(validate.MAX_LONG_KEYS + 5):
-        name = b"%d" % number + b"x" * validate.USUAL_KEY
+    node_rules._long_key.cache_clear()
+    for number in range(node_rules.MAX_LONG_KEYS + 5):
+        name = b"%d" % number + b"x" * node_rules.USUAL_KEY
         parts = (primary, user_id, certification, packets.OpenPGPPacket(packets.USER_ID, name))
-        validate._key(b"".join(packets.write_packet(*part) for part in parts))
-    assert validate._long_key.cache_info().currsize == validate.MAX_LONG_KEYS
+        node_rules._key(b"".join(packets.write_packet(*part) for part in parts))
+    assert node_rules._long_key.cache_info().currsize == node_rules.MAX_LONG_KEYS

@@ -13,8 +13,8 @@ import pytest
 
 from adapters.sprout.forest import forest
 from adapters.sprout.forest.forest import Community, Identity, Reply
+from adapters.sprout.forest.node_rules import validate
 from adapters.sprout.forest.openpgp import SecretKey
-from adapters.sprout.forest.validate import validate
 from adapters.sprout.mint import reply_signer
 from adapters.sprout.mint.keyfile import make_key, read_key
 from adapters.sprout.mint.mint import display_name

@@ -6,8 +6,8 @@ from typing import Any
 
 from adapters.sprout.forest import twig
 from adapters.sprout.hub.rights import LINK_PRINCIPAL
+from adapters.sprout.sessions.dialled_relays import SproutPeer
 from adapters.sprout.sessions.peering import Peering
-from adapters.sprout.sessions.peers import SproutPeer
 from adapters.sprout.wire.codec import MAX_NODES
 from gateway.core.principal import Principal
 

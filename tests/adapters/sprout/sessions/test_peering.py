@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from adapters.sprout.arrivals.waiting import MAX_ASKED, REQUEST_TIMEOUT
 from adapters.sprout.forest.forest import Reply, decode, sign_identity
 from adapters.sprout.hub.rights import LINK_PRINCIPAL
+from adapters.sprout.sessions.dialled_relays import Address, read_address
 from adapters.sprout.sessions.peering import MAX_REREQUESTED, SLICE, WINDOW
-from adapters.sprout.sessions.peers import Address, read_address
 from adapters.sprout.settings import SproutSettings
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import MAX_BODY, MAX_NODES

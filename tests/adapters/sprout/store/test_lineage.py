@@ -11,7 +11,7 @@ import pytest
 
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import NULL_ID, Identity, Reply, decode, sign_community, sign_identity
-from adapters.sprout.forest.validate import validate
+from adapters.sprout.forest.node_rules import validate
 from adapters.sprout.store.lineage import MAX_CLIMB
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import MAX_NODES

@@ -11,7 +11,7 @@ import pytest
 
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.forest import NULL_ID, TWIG, Content, Reply
-from adapters.sprout.forest.validate import EXPIRATION, offered_until
+from adapters.sprout.forest.node_rules import EXPIRATION, offered_until
 from adapters.sprout.store import peek
 from adapters.sprout.wire import base64url
 

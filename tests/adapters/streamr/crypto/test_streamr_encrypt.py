@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from adapters.streamr import forms
+from adapters.streamr import message_forms
 from adapters.streamr.crypto import encrypt
 from adapters.streamr.crypto.encrypt import DAY
 from gateway.core.message import Message, Peer
@@ -202,7 +202,7 @@ def test_late_messages_are_encrypted(broker: Any, alice: Any) -> None:
 
 
 def test_content_too_long_after_encryption_is_undelivered(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "MAX_CONTENT", 100)
+    monkeypatch.setattr(message_forms, "MAX_CONTENT", 100)
     assert broker.say("s", "x" * 60).undelivered == ("streamr",)
     assert broker.say("open", "x" * 60).undelivered == ()
     assert broker.say("s", "x" * 20).undelivered == ()

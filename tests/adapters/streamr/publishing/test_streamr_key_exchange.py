@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.access.auth import ApiKey, digest
+from gateway.access.access import ApiKey, digest
 
 
 def subscribe(broker: Any, session: Any, address: str, token: str | None = None) -> str:

@@ -10,10 +10,11 @@ import httpx
 import pytest
 
 from adapters.streamr.rest import data_routes
-from gateway.access.auth import ApiKey, digest
-from gateway.access.limits import Limits, Rate, Throttle
+from gateway.access.access import ApiKey, digest
+from gateway.access.throttle import Throttle
 from gateway.core import answer_scheduler
 from gateway.http import paced
+from gateway.settings.limits import Limits, Rate
 from tests.adapters.streamr.rest.conftest import LAST, Caller, stored
 
 # Rights

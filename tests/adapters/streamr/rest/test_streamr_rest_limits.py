@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapters.streamr.model import streams
-from gateway.core.budget import Budget
+from gateway.core.memory_budget import MemoryBudget
 from gateway.core.read_pacer import ReadPacer
 from gateway.storage import log
 
@@ -85,7 +85,7 @@ def test_a_malformed_body_is_charged_to_its_network(broker: Any, make_caller: An
 
 
 def test_a_body_counts_in_the_memory_budget_and_is_refused_if_it_is_short(broker: Any, make_caller: Any) -> None:
-    budget = Budget(100_000)
+    budget = MemoryBudget(100_000)
     broker.bus.read_pacer = ReadPacer(None, lambda: 0.0, budget)
     held: list[int] = []
 

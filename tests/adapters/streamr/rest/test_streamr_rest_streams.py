@@ -9,10 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.access.auth import ApiKey, digest
-from gateway.access.limits import Limits, Rate, Throttle
+from gateway.access.access import ApiKey, digest
 from gateway.access.revocation import Revocation
+from gateway.access.throttle import Throttle
 from gateway.http import bodies
+from gateway.settings.limits import Limits, Rate
 from tests.adapters.streamr.rest.conftest import Caller
 
 KEY = "trellis_machine"

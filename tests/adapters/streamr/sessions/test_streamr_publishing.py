@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapters.streamr import forms
+from adapters.streamr import message_forms
 from adapters.streamr.publishing import conversion
 from adapters.streamr.wire.codec import encode_broadcast
 from tests.adapters.streamr.sessions.answers import FAILED, contents, error
@@ -45,7 +45,7 @@ def test_each_pair_of_versions_is_encoded_once_for_all_subscribers(
         written.append(control)
         return encode_broadcast(control, row)
 
-    for module in (forms, conversion):
+    for module in (message_forms, conversion):
         monkeypatch.setattr(module, "encode_broadcast", encode)
     pairs = [(control, version) for control in (1, 2) for version in (30, 31, 32)]
     readers = [

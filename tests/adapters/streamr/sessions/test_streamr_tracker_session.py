@@ -14,10 +14,11 @@ from adapters.streamr.sessions import tracker_session
 from adapters.streamr.sessions.tracker_session import MAX_NAME, TrackerSession
 from adapters.streamr.sessions.tracker_topology import Topology
 from adapters.streamr.wire import tracker
-from gateway.access.limits import Limits, Rate, Throttle
+from gateway.access.throttle import Throttle
 from gateway.adapter import ConnectionRequest
 from gateway.core.frames import payload
 from gateway.core.principal import Principal
+from gateway.settings.limits import Limits, Rate
 from tests.adapters.streamr.wire.tracker_messages import PARTS, nearly
 
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from adapters.streamr.crypto.group_keys import parse_key_message
 from adapters.streamr.crypto.signing import verify
-from adapters.streamr.dumps import read_dump
+from adapters.streamr.dump_files import read_dump
 from adapters.streamr.publishing.conversion import ids_of
 from adapters.streamr.wire.checks import MAX_ID
 from adapters.streamr.wire.codec import decode_control, encode
 from adapters.streamr.wire.errors import StreamrError
-from adapters.streamr.wire.layouts import LAYOUTS
 from adapters.streamr.wire.message import parse_message
+from adapters.streamr.wire.message_layouts import LAYOUTS
 from adapters.streamr.wire.network import decode_network
 from adapters.streamr.wire.tracker import decode_tracker
 from gateway.adapter import ConnectionRequest

@@ -26,11 +26,12 @@ from adapters.streamr.wire.network import (
     decode_network,
     encode_network,
 )
-from gateway.access.auth import ApiKey, digest
-from gateway.access.limits import Limits, Rate, Throttle
+from gateway.access.access import ApiKey, digest
+from gateway.access.throttle import Throttle
 from gateway.adapter import ConnectionRequest
 from gateway.core.frames import payload
 from gateway.core.principal import Principal
+from gateway.settings.limits import Limits, Rate
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "streamr"
 OLD = json.loads((VECTORS / "network-4.4.3.json").read_text())

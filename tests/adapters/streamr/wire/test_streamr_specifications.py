@@ -24,8 +24,8 @@ from adapters.streamr.wire.control import (
     UnsubscribeRequest,
 )
 from adapters.streamr.wire.errors import StreamrError
-from adapters.streamr.wire.layouts import LAYOUTS
 from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage, parse_message
+from adapters.streamr.wire.message_layouts import LAYOUTS
 
 PUBLISHER = "0x2c7536E3605D9C16a7a3D7b1898e529396a65c23"
 ID = ["stream-id", 0, 425354887214, 0, PUBLISHER, "msg-chain-id"]

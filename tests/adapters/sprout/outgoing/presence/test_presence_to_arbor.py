@@ -9,7 +9,7 @@ import pytest
 
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.forest import Identity, Reply
-from adapters.sprout.forest.validate import validate
+from adapters.sprout.forest.node_rules import validate
 from adapters.sprout.outgoing import presence
 from adapters.sprout.outgoing.presence import INTERVAL, MAX_PEERS, PACE
 from adapters.sprout.wire import base64url
