@@ -13,12 +13,13 @@ import pytest
 FOLDER = Path(__file__).parent
 
 # The files that take 20 s or more of a run of the whole suite, the longest first: about right is good enough. Those of
-# the pipeline are one (`tests.sharing`), and those that measure come right after it, while other processes wait.
+# the pipeline are two (`tests.sharing`), and those that measure come right after it, while other processes wait.
 LONGEST = (
     "pipeline/test_jobs.py",
     "attacks/test_attacks.py",
     "attacks/test_attacks_more.py",
     "attacks/test_attacks_special.py",
+    "pipeline/test_processes.py",
     "faults/test_runs_1.py",
     "faults/test_runs_2.py",
     "faults/test_runs_3.py",

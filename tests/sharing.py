@@ -1,7 +1,8 @@
-"""Shares out the suite: a file of tests at a time, all files of the pipeline to one process, few beside attacks.
+"""Shares out the suite: a file of tests at a time, the files of the pipeline to two processes, few beside attacks.
 
-In a second process Spark would start and warm up, and make the tables that many tests look at, once more: that takes a
-minute of processor time.
+In each process Spark starts and warms up, and makes the tables that many tests look at, which takes half a minute. So
+one process has all tests of the pipeline that use this session of Spark most, and another one those that wait for
+programs with sessions of their own.
 
 Attacks measure how long honest peers wait. While one is played, no more than one other process works, however many
 there are. This does not hold at the end of the suite, where each process runs the last test that it kept; so attacks
@@ -17,12 +18,16 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 PIPELINE: Final = "tests/pipeline/"
+RUN_PROGRAMS: Final = ("connect", "gateway", "live", "object_store", "processes")
+PROGRAMS: Final = tuple(f"{PIPELINE}test_{name}.py" for name in RUN_PROGRAMS)
 MEASURED: Final = "tests/attacks/test_attacks"  # how the names begin of files that measure
 BESIDE: Final = 1  # other processes that work meanwhile
 
 
 def scope(test: str) -> str:
-    """Return what is run by the same process as *test*: its file, or the folder of the pipeline."""
+    """Return what is run by the same process as *test*: its file, or a part of the pipeline."""
+    if test.startswith(PROGRAMS):
+        return f"{PIPELINE}programs"
     return PIPELINE if test.startswith(PIPELINE) else test.partition("::")[0]
 
 

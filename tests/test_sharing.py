@@ -47,7 +47,7 @@ def begun(scheduler: Any, count: int, tests: Sequence[str]) -> list[Node]:
     return nodes
 
 
-def test_one_process_has_all_tests_of_the_pipeline(
+def test_one_process_has_the_tests_that_share_a_session_of_spark(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = scheduler_of(pytestconfig, monkeypatch, 2)
@@ -56,9 +56,12 @@ def test_one_process_has_all_tests_of_the_pipeline(
         "tests/pipeline/test_sql.py::test_a[x::y]",
         "tests/pipeline/test_jobs.py::test_b",
         "tests/test_a.py::test_c",
+        "tests/pipeline/test_live.py::test_d",
+        "tests/pipeline/test_processes.py::test_e",
     )
-    one, other, elsewhere = map(scheduler._split_scope, tests)
-    assert one == other
+    one, other, elsewhere, *programs = map(scheduler._split_scope, tests)
+    assert one == other not in programs
+    assert programs[0] == programs[1]
     assert elsewhere == "tests/test_a.py"
     scheduler = scheduler_of(pytestconfig, monkeypatch, 2, "worksteal")
     assert not isinstance(scheduler, SuiteScheduling)
