@@ -66,15 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--note", default="", help="what readers of the page have to know")
     options = parser.parse_args(argv)
     bench, names = replace(bench_of(options), node=options.node_folder), chosen(options.workloads)
-    told, outcome = page.facts(options.note), BenchmarkOutcome()
+    run_facts, outcome = page.facts(options.note), BenchmarkOutcome()
     for name in names:
         entrants = contestants(WORKLOADS[name])
         wanted = [entrant for entrant in entrants if not options.servers or entrant.name in options.servers]
         run(name, WORKLOADS[name], wanted, bench, outcome)
     complete = not (options.workloads or options.servers or options.quick)
     folder = options.page or (ROOT / "docs" if complete else options.out)
-    sys.stdout.write(page.write(folder, outcome, bench, told))
-    sys.stdout.write(f"Kept in {page.keep(options.out, outcome, bench, told)}\n")
+    sys.stdout.write(page.write(folder, outcome, bench, run_facts))
+    sys.stdout.write(f"Kept in {page.keep(options.out, outcome, bench, run_facts)}\n")
     return 0 if outcome.good else 1
 
 

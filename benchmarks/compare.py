@@ -76,14 +76,17 @@ def entrants(workload: Workload, there: Checkout) -> list[Contestant]:
     return [Contestant("here", trellis, workload.load), Contestant(there.name, other, workload.load, is_reference=True)]
 
 
-def report(outcome: BenchmarkOutcome, told: Facts) -> str:
+def report(outcome: BenchmarkOutcome, run_facts: Facts) -> str:
     """Return the table."""
     by_work: dict[str, dict[str, Row]] = {}
     for row in rows(outcome.rounds, outcome.references):
         by_work.setdefault(row.workload, {})[row.contestant] = row
     body = [_cells(name, found, outcome.references) for name, found in by_work.items()]
-    lines = [f"# {told.commit} (here) beside {', '.join(sorted(set(outcome.references.values())))}", ""]
-    lines += [f"{told.date:%Y-%m-%d %H:%M} UTC, {told.machine}. Ratios of medians (lowest to highest of a round).", ""]
+    lines = [f"# {run_facts.commit} (here) beside {', '.join(sorted(set(outcome.references.values())))}", ""]
+    lines += [
+        f"{run_facts.date:%Y-%m-%d %H:%M} UTC, {run_facts.machine}. Ratios of medians (lowest to highest of a round).",
+        "",
+    ]
     lines += [f"- {name} was not measured: {reason}" for name, reason in {**outcome.missing, **outcome.failed}.items()]
     return "\n".join([*lines, *table(HEAD, body), ""])
 
@@ -103,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("ref", help="the commit to compare with: a branch, a tag, HEAD~3")
     add_options(parser)
     options = parser.parse_args(argv)
-    bench, told, outcome = bench_of(options), facts(), BenchmarkOutcome()
+    bench, run_facts, outcome = bench_of(options), facts(), BenchmarkOutcome()
     try:
         with checked_out(options.ref) as there:
             for name in chosen(options.workloads):
@@ -112,8 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Unavailable as reason:
         sys.stderr.write(f"{reason}\n")
         return 1
-    text = report(outcome, told)
-    path = keep(options.out, outcome, bench, told)
+    text = report(outcome, run_facts)
+    path = keep(options.out, outcome, bench, run_facts)
     path.with_suffix(".md").write_text(text)
     sys.stdout.write(f"{text}\nKept in {path}\n")
     return 0 if outcome.good else 1

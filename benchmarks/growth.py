@@ -301,9 +301,11 @@ def main() -> None:
     options = parser.parse_args()
     exit_on_sigterm()
     bench = Bench(options.out.resolve(), rounds=options.rounds, seconds=options.seconds)
-    told = facts()
+    run_facts = facts()
     rows = measure(bench, Sizes(options.subscribers, options.channels, options.records))
-    sys.stdout.write(f"{told.date:%Y-%m-%d %H:%M} UTC, commit {told.commit}, {told.machine}\n\n{report(rows)}\n")
+    sys.stdout.write(
+        f"{run_facts.date:%Y-%m-%d %H:%M} UTC, commit {run_facts.commit}, {run_facts.machine}\n\n{report(rows)}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def fill(gateway: Gateway) -> None:
 
 async def ask(app: Any, path: str) -> tuple[int, int]:
     """The status of the answer, and its bytes; a stream ends once its first piece is there."""
-    told, size, asked = [0], [0], list[bool]()
+    status, size, asked = [0], [0], list[bool]()
     over = asyncio.Event()
 
     async def receive() -> dict[str, Any]:
@@ -114,7 +114,7 @@ async def ask(app: Any, path: str) -> tuple[int, int]:
         return {"type": "http.disconnect"}
 
     async def send(event: dict[str, Any]) -> None:
-        told[0] = event.get("status", told[0])
+        status[0] = event.get("status", status[0])
         size[0] += len(event.get("body", b""))
         if path.endswith("/events") and event.get("body"):
             over.set()
@@ -130,7 +130,7 @@ async def ask(app: Any, path: str) -> tuple[int, int]:
     scope |= {"path": bare, "raw_path": bare.encode(), "query_string": query.encode(), "root_path": ""}
     scope |= {"headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
     await asyncio.wait_for(app(scope, receive, send), 10)
-    return told[0], size[0]
+    return status[0], size[0]
 
 
 async def main() -> None:

@@ -85,12 +85,12 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({model}), {system}"
 
 
-def write(folder: Path, outcome: BenchmarkOutcome, bench: Bench, told: Facts) -> str:
+def write(folder: Path, outcome: BenchmarkOutcome, bench: Bench, run_facts: Facts) -> str:
     """Write `performance.md` and its pictures to *folder*; return the text."""
     measured = rows(outcome.rounds, outcome.references)
     pictures = folder / "performance"
     pictures.mkdir(parents=True, exist_ok=True)
-    parts = [INTRODUCTION, _circumstances(outcome, bench, told)]
+    parts = [INTRODUCTION, _circumstances(outcome, bench, run_facts)]
     for section in dict.fromkeys(workload.section for workload in WORKLOADS.values()):
         some = [row for row in measured if WORKLOADS[row.workload].section == section]
         if some:
@@ -100,15 +100,15 @@ def write(folder: Path, outcome: BenchmarkOutcome, bench: Bench, told: Facts) ->
     return text
 
 
-def _circumstances(outcome: BenchmarkOutcome, bench: Bench, told: Facts) -> str:
+def _circumstances(outcome: BenchmarkOutcome, bench: Bench, run_facts: Facts) -> str:
     others = [each.others for each in outcome.rounds] or [0.0]
     lines = [
-        f"Measured {told.date:%Y-%m-%d %H:%M} UTC, commit {told.commit}, on {told.machine}; {bench.rounds} rounds of"
-        f" {bench.seconds:g} s. Other programs took {median(others):.2f} cores during the rounds (median),"
-        f" {max(others):.2f} at most."
+        f"Measured {run_facts.date:%Y-%m-%d %H:%M} UTC, commit {run_facts.commit}, on {run_facts.machine};"
+        f" {bench.rounds} rounds of {bench.seconds:g} s. Other programs took {median(others):.2f} cores during the"
+        f" rounds (median), {max(others):.2f} at most."
     ]
-    if told.note:
-        lines += ["", f"**{told.note}**"]
+    if run_facts.note:
+        lines += ["", f"**{run_facts.note}**"]
     lines.append("")
     lines += [f"- {name} was not measured: {reason}" for name, reason in outcome.missing.items()]
     lines += [f"- {name} broke off: {reason}" for name, reason in outcome.failed.items()]
@@ -211,13 +211,13 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def keep(folder: Path, outcome: BenchmarkOutcome, bench: Bench, told: Facts) -> Path:
+def keep(folder: Path, outcome: BenchmarkOutcome, bench: Bench, run_facts: Facts) -> Path:
     """Write everything that was measured as JSON, named by the date; return the path."""
     everything = {
-        "date": told.date.isoformat(timespec="seconds"),
-        "commit": told.commit,
-        "machine": told.machine,
-        "note": told.note,
+        "date": run_facts.date.isoformat(timespec="seconds"),
+        "commit": run_facts.commit,
+        "machine": run_facts.machine,
+        "note": run_facts.note,
         "pace": {"rounds": bench.rounds, "seconds": bench.seconds, "warmup": bench.warmup},
         "missing": outcome.missing,
         "failed": outcome.failed,
@@ -226,6 +226,6 @@ def keep(folder: Path, outcome: BenchmarkOutcome, bench: Bench, told: Facts) -> 
         "rounds": [asdict(each) for each in outcome.rounds],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{told.date:%Y%m%dT%H%M%SZ}.json"
+    path = folder / f"{run_facts.date:%Y%m%dT%H%M%SZ}.json"
     path.write_text(json.dumps(everything, indent=1) + "\n")
     return path

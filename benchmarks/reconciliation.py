@@ -35,10 +35,10 @@ T = TypeVar("T")
 def write_log(folder: Path, numbers: Iterable[int]) -> tuple[Segments, Path]:
     """Write the messages with these *numbers* to a log in *folder*, and index it."""
     (folder / "log").mkdir(parents=True)
-    told, own, peer = MessageIds(1), MessageIds(2), Peer(1000, "rest", "ada")
+    ids, own, peer = MessageIds(1), MessageIds(2), Peer(1000, "rest", "ada")
     with (folder / "log" / f"{1:020d}.jsonl").open("wb") as file:
         for seq, number in enumerate(numbers, 1):
-            message = Message(CHANNEL, peer, "rest", CONTENT, id=told.make(TIME + number, number))
+            message = Message(CHANNEL, peer, "rest", CONTENT, id=ids.make(TIME + number, number))
             message.seq, message.time = seq, TIME + number
             message.timestamp = message.time
             file.write(encode(message))

@@ -136,9 +136,9 @@ def nats(bench: Bench, name: str) -> Iterator[BenchmarkServer]:
     ports.mkdir(parents=True)
     command = [program("nats-server"), "--addr", HOST, "--port", "-1", "--ports_file_dir", str(ports)]
     with running(name, command, bench.folder / "servers") as (process, log):
-        told = ports / f"nats-server_{process.pid}.ports"
-        _wait_until(lambda: told.exists() and bool(told.read_text()), process, log)
-        port = int(json.loads(told.read_text())["nats"][0].rpartition(":")[2])
+        ports_file = ports / f"nats-server_{process.pid}.ports"
+        _wait_until(lambda: ports_file.exists() and bool(ports_file.read_text()), process, log)
+        port = int(json.loads(ports_file.read_text())["nats"][0].rpartition(":")[2])
         yield BenchmarkServer(name, process.pid, {"relay": ServiceAddress("nats", HOST, port)})
 
 

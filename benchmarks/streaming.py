@@ -104,8 +104,8 @@ def publish(url: str, count: int) -> None:
     """Publish *count* messages."""
     text = "a usual message of a usual length"
     for first in range(0, count, AT_ONCE):
-        told = range(first, min(first + AT_ONCE, count))
-        body = "\n".join(json.dumps({"n": n, "temperature": n % 40 / 2, "text": text}) for n in told)
+        numbers = range(first, min(first + AT_ONCE, count))
+        body = "\n".join(json.dumps({"n": n, "temperature": n % 40 / 2, "text": text}) for n in numbers)
         address = f"{url}/v1/channels/lobby/messages"
         httpx.post(address, content=body, headers=LINES, timeout=60).raise_for_status()
 
@@ -138,8 +138,8 @@ def follow(watch: Watch, ways: Ways, messages: int) -> None:
                 before = _settled(run)
             with watch.measured(f"{way}, {QUIET_SECONDS:.0f} s without a message", 1):
                 time.sleep(QUIET_SECONDS)
-        told = f"{statistics.median(took):.2f} s (median of {messages}), at most {max(took):.2f} s"
-        sys.stdout.write(f"{way}: from publishing to the table {told}\n")
+        measured = f"{statistics.median(took):.2f} s (median of {messages}), at most {max(took):.2f} s"
+        sys.stdout.write(f"{way}: from publishing to the table {measured}\n")
 
 
 def _settled(run: Run) -> int:

@@ -124,9 +124,9 @@ def compare_latencies(at: ServiceAddress, talk: Talk, stream: str, rounds: int, 
         medians["without"].append(median(talk.latencies(seconds)))
         resend = Resend(at, stream)
         time.sleep(0.5)
-        told = resend.bytes
+        bytes_before = resend.bytes
         medians["with"].append(median(talk.latencies(seconds)))
-        rate = (resend.bytes - told) / seconds
+        rate = (resend.bytes - bytes_before) / seconds
         sys.stdout.write(f"resent {rate / 1e6:.2f} MB/s meanwhile, over: {resend.over}\n")
         resend.close()
         time.sleep(0.5)

@@ -20,11 +20,11 @@ RETURNS TABLE (
 RETURN
 WITH asked AS (
     SELECT filter(split(lower(search.words), r'[^\p{L}\p{N}]+'), word -> word != '') AS each
-), told AS (
+), texts AS (
     SELECT *, lower(coalesce(get_json_object(content, '$'), content)) AS text FROM messages WHERE kind = 'message'
 )
 SELECT timestamp_millis(time), channel, protocol, sender, content, gateway_id, seq
-FROM told CROSS JOIN asked
+FROM texts CROSS JOIN asked
 WHERE size(each) > 0 AND forall(each, word -> contains(text, word))
     AND forall(each, word -> text RLIKE concat(r'(?<![\p{L}\p{N}])', word, r'(?![\p{L}\p{N}])'))
 """

@@ -114,10 +114,10 @@ def _unfinished_plan(job: str, states: Sequence[TableState]) -> dict[str, Any] |
     """
     batches = [state.batch for state in states]
     if batches != sorted(batches, reverse=True) or batches[0] > batches[-1] + 1:
-        told = ", ".join(map(str, batches))
+        numbers = ", ".join(map(str, batches))
         raise DamagedWarehouse(
-            f"the tables of {job} do not belong together, they have {told} batches: put back what is missing; or remove"
-            " all tables of the job and ops/batches, and it begins again"
+            f"the tables of {job} do not belong together, they have {numbers} batches: put back what is missing, or"
+            " remove all tables of the job and ops/batches, and it begins again"
         )
     return states[0].plan if batches[0] > batches[-1] else None
 
@@ -133,8 +133,8 @@ def _next_plan(run: Run, state: TableState, after: Sequence[TableSpec]) -> dict[
     limits = [run.table(spec).state().spans for spec in after]
     left, spans_left = BATCH_RECORDS, BATCH_SPANS
     todo: SpansByGateway = {}
-    for gateway, told in sorted(have.items()):
-        new = spans.minus(told, state.spans.get(gateway, []))
+    for gateway, ranges in sorted(have.items()):
+        new = spans.minus(ranges, state.spans.get(gateway, []))
         for limit in limits:
             new = spans.overlap(new, limit.get(gateway, []))
         for first, last in new:
@@ -154,21 +154,21 @@ def _records(run: Run, plan: dict[str, Any]) -> DataFrame:
             or_,
             (
                 (F.col("gateway_id") == gateway) & F.col("seq").between(first, last)
-                for gateway, told in todo.items()
-                for first, last in told
+                for gateway, ranges in todo.items()
+                for first, last in ranges
             ),
         )
     )
 
 
 def _size(state: TableState) -> int:
-    return sum(last - first + 1 for told in state.spans.values() for first, last in told)
+    return sum(last - first + 1 for ranges in state.spans.values() for first, last in ranges)
 
 
 def _seq_range(plan: dict[str, Any]) -> tuple[int, int]:
-    ends = [span for told in plan["todo"].values() for span in told]
+    ends = [span for ranges in plan["todo"].values() for span in ranges]
     return min(first for first, _ in ends), max(last for _, last in ends)
 
 
 def _record_count(plan: dict[str, Any]) -> int:
-    return sum(last - first + 1 for told in plan["todo"].values() for first, last in told)
+    return sum(last - first + 1 for ranges in plan["todo"].values() for first, last in ranges)

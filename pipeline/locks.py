@@ -41,10 +41,10 @@ class JobLock:
     def note(self) -> dict[str, Any]:
         """Return the note of a job that has no tables."""
         try:
-            told: dict[str, Any] = json.loads((self.path / "note.json").read_text())
+            note: dict[str, Any] = json.loads((self.path / "note.json").read_text())
         except FileNotFoundError:
             return {}
-        return told
+        return note
 
 
 def _locked(file: int, patience_seconds: float) -> bool:

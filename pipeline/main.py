@@ -57,14 +57,14 @@ def _migrate(warehouse: Path) -> int:
 
 def _prepare(options: Options) -> None:
     """Create the warehouse and note its format."""
-    told, warehouse = {"format": FORMAT}, options.warehouse
+    note, warehouse = {"format": FORMAT}, options.warehouse
     try:
         warehouse.mkdir(parents=True, exist_ok=True)
         if options.objects is not None:
             if read(options.objects / FORMAT_FILE) is None:
-                put(options.objects / FORMAT_FILE, json.dumps(told).encode())
+                put(options.objects / FORMAT_FILE, json.dumps(note).encode())
         elif not (warehouse / FORMAT_FILE).exists():
-            write_json(warehouse / FORMAT_FILE, told)
+            write_json(warehouse / FORMAT_FILE, note)
             sync(warehouse.parent)
     except OSError as error:
         raise PipelineError(f"{options.tables} cannot be written: {error.strerror or error}") from None

@@ -53,12 +53,12 @@ def migrate(warehouse: Path, say: Callable[[str], None]) -> None:
 def _manifest(warehouse: Path, spec: TableSpec) -> Manifest | None:
     path = warehouse / spec.name / MANIFEST
     try:
-        told: Manifest = json.loads(path.read_text())
+        manifest: Manifest = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise DamagedWarehouse(f"{path} cannot be read: {error}") from None
-    return told
+    return manifest
 
 
 def _state(warehouse: Path, spec: TableSpec, manifest: Manifest, rows: int) -> TableState:
@@ -74,7 +74,7 @@ def _state(warehouse: Path, spec: TableSpec, manifest: Manifest, rows: int) -> T
             segments.setdefault(part["gateway"], set()).update(part["segments"])
         return replace(state, segments={gateway: sorted(keys) for gateway, keys in segments.items()})
     if DONE in notes:
-        state = replace(state, spans={gateway: spans.union(told) for gateway, told in notes.pop(DONE).items()})
+        state = replace(state, spans={gateway: spans.union(ranges) for gateway, ranges in notes.pop(DONE).items()})
     plan = _plan(warehouse, spec.job)
     follows = spec is STREAMR and plan.get("batch") == state.batch  # other tables may lack that batch
     return replace(state, plan=plan["plan"] if follows else None)
@@ -83,10 +83,10 @@ def _state(warehouse: Path, spec: TableSpec, manifest: Manifest, rows: int) -> T
 def _plan(warehouse: Path, job: str) -> dict[str, Any]:
     """Return the last plan of *job*, with the number of its batch."""
     try:
-        told: dict[str, Any] = json.loads((warehouse / FOLDER / job / "plan.json").read_text())
+        plan: dict[str, Any] = json.loads((warehouse / FOLDER / job / "plan.json").read_text())
     except FileNotFoundError:
         return {}
-    return told
+    return plan
 
 
 def _valid_parts(warehouse: Path, spec: TableSpec, manifests: dict[TableSpec, Manifest]) -> list[dict[str, Any]]:

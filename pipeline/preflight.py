@@ -152,8 +152,8 @@ def _check_warehouse(job: str, path: Place) -> None:
 def _format(path: Path) -> Any:
     """Return the format of the warehouse *path*, None if it is none yet."""
     try:
-        told: Any = json.loads((path / FORMAT_FILE).read_text())
-        return told["format"]
+        note: Any = json.loads((path / FORMAT_FILE).read_text())
+        return note["format"]
     except (FileNotFoundError, NotADirectoryError):
         return 1 if any(path.glob(f"*/*/{MANIFEST}")) else None  # older than the file, or new
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -163,10 +163,10 @@ def _format(path: Path) -> Any:
 def _format_in_store(path: ObjectPath) -> Any:
     """Return the format of the warehouse *path*, None if it is none yet; raise `BadOption` if the store refuses."""
     try:
-        told = read(path / FORMAT_FILE, attempts=1)
-        if told is None and not exists(ObjectPath(path.key.partition("/")[0]), attempts=1):
+        text = read(path / FORMAT_FILE, attempts=1)
+        if text is None and not exists(ObjectPath(path.key.partition("/")[0]), attempts=1):
             raise BadOption(f"--warehouse: there is no bucket for {path}, or these keys may not see it")
-        return None if told is None else json.loads(told)["format"]
+        return None if text is None else json.loads(text)["format"]
     except BadOption:
         raise
     except (OSError, ValueError, TypeError, KeyError) as error:

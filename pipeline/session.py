@@ -45,9 +45,9 @@ def start(options: Options) -> SparkSession:
         builder = builder.master(options.master)
         if local:  # on other machines, and with code that spark-submit brings along, a daemon may not find it
             builder = builder.config("spark.python.daemon.module", DAEMON)
-    told = _submitted_settings() if submitted else {}
+    submitted_settings = _submitted_settings() if submitted else {}
     for name, value in settings(options, share).items():
-        if name not in told:
+        if name not in submitted_settings:
             builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -53,10 +53,10 @@ def nodes_above(nodes: NodeDirectory, message: Message) -> Iterator[bytes]:
     if not chain or not isinstance(chain[-1][0], Community):
         found = _entity(nodes, reply.community)
         chain += () if found is None else (found,)
-    told: dict[str, None] = {}
+    included: dict[str, None] = {}
     for node, wire in (*reversed(chain), (reply, b"")):
-        if node.author not in told and (author := _entity(nodes, node.author)) is not None:
-            told[node.author] = None
+        if node.author not in included and (author := _entity(nodes, node.author)) is not None:
+            included[node.author] = None
             yield author[1]
         if wire:
             yield wire

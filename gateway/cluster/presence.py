@@ -69,11 +69,11 @@ class SharedPresence:
         left, joined = list[Key](), list[PeerRow]()
         changed, self._changed = self._changed, {}
         for key in changed:
-            peer, told = self._presence.peer_at_this_gateway(*key), self._told.get(key)
-            if peer is None and told is not None:
+            peer, announced = self._presence.peer_at_this_gateway(*key), self._told.get(key)
+            if peer is None and announced is not None:
                 del self._told[key]
                 left.append(key)
-            elif peer is not None and peer != told:
+            elif peer is not None and peer != announced:
                 self._told[key] = peer
                 joined.append(_row(key[0], peer))
         for keys in _parts(left):

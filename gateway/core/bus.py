@@ -196,9 +196,9 @@ class Bus:
             self.channels.hold(channel)
             members = self._members[channel] = {}
         others = self.presence.add_listener(channel, session.who)
-        told = max(len(self._hearing.get(channel, ())), len(others) if lists else 0)
-        if told >= JOIN_NOTICES_PER_REQUEST:
-            self.charge(session.principal.network, told / JOIN_NOTICES_PER_REQUEST)
+        notices = max(len(self._hearing.get(channel, ())), len(others) if lists else 0)
+        if notices >= JOIN_NOTICES_PER_REQUEST:
+            self.charge(session.principal.network, notices / JOIN_NOTICES_PER_REQUEST)
         members[session] = session.channels[channel] = None
         if session.hears_presence:
             self._hearing.setdefault(channel, {})[session] = None

@@ -115,9 +115,9 @@ def _table(warehouse: Path, log: Path) -> dict[str, Any] | None:
             if about.st_size > MAX_COMMIT:
                 return None
             for line in path.read_text().splitlines():
-                if (told := json.loads(line).get("commitInfo", {}).get(STATE)) is not None:
+                if (state := json.loads(line).get("commitInfo", {}).get(STATE)) is not None:
                     name, written = log.parent.relative_to(warehouse).as_posix(), about.st_mtime_ns // 1_000_000
-                    return {"table": name, "batch": told["batch"], "rows": told["rows"], "written": written}
+                    return {"table": name, "batch": state["batch"], "rows": state["rows"], "written": written}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # the pipeline itself reports what is wrong with it
     return None

@@ -71,7 +71,7 @@ def _remove_old(run: Run, table: Table, old: SpansByGateway) -> bool:
     """Remove the messages among the records *old*; return False if there are none."""
     seq, condition = REMOVED[table.spec]
     names = table.holding(old, seq)
-    each = ((F.col("gateway_id") == name) & (F.col(seq) <= told[-1][1]) for name, told in old.items())
+    each = ((F.col("gateway_id") == name) & (F.col(seq) <= ranges[-1][1]) for name, ranges in old.items())
     gone = F.expr(condition) & reduce(or_, each)
     rows = table.frame(run.spark, names)
     if not names or rows.where(gone).isEmpty():

@@ -120,7 +120,7 @@ def _read(run: Run, messages: Table, rejects: Table, state: TableState, plan: Pl
 
 def _read_segments(run: Run, messages: Table, plan: Plan) -> ReadBatch:
     """Stage the rows of the segments in *plan*."""
-    found = [segment for told in plan["segments"] if (segment := segments.reload(told)) is not None]
+    found = [segment for saved in plan["segments"] if (segment := segments.reload(saved)) is not None]
     covers = spans.union([[segment.first, segment.last] for segment in found])
     folder = messages.folder()
     bad = folder / "rejects"

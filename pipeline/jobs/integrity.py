@@ -45,7 +45,9 @@ def _verify_late_authors(run: Run) -> None:
         old, there = table.state(), nodes.state().spans
         noted = old.notes.get(AUTHORS)
         known: SpansByGateway = noted if isinstance(noted, dict) else {}
-        new = {gateway: left for gateway, told in there.items() if (left := spans.minus(told, known.get(gateway, [])))}
+        new = {
+            gateway: left for gateway, ranges in there.items() if (left := spans.minus(ranges, known.get(gateway, [])))
+        }
         if not old.rows or not new:
             return
         state = replace(old, notes=old.notes | {AUTHORS: there})
@@ -87,9 +89,9 @@ def _places(records: DataFrame) -> list[tuple[str, int, int, list[str]]]:
     return [tuple(row) for row in records.groupBy("gateway_id").agg(*ends).collect()]
 
 
-def _between(told: SpansByGateway, seq: str) -> Column:
-    """Return the condition that a record is between the first and the last of *told*."""
-    each = ((F.col("gateway_id") == name) & F.col(seq).between(s[0][0], s[-1][1]) for name, s in told.items())
+def _between(ranges: SpansByGateway, seq: str) -> Column:
+    """Return the condition that a record is between the first and the last of *ranges*."""
+    each = ((F.col("gateway_id") == name) & F.col(seq).between(s[0][0], s[-1][1]) for name, s in ranges.items())
     return reduce(or_, each)
 
 

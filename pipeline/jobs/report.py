@@ -21,12 +21,12 @@ def run(run: Run) -> int:
     """Write the report, by default into the warehouse; return 0, because no other job depends on it."""
     began = time.monotonic()
     numbers, made = gather(run), time.time_ns() // 1_000_000
-    html, told = page(numbers, made), summary(numbers, made)
+    html, numbers_text = page(numbers, made), summary(numbers, made)
     path: Place = run.options.output or run.options.tables / FILE
     _replace(run.options.output or run.options.warehouse / FILE, html)
-    _replace(run.options.warehouse / NUMBERS, told)
+    _replace(run.options.warehouse / NUMBERS, numbers_text)
     if (objects := run.options.objects) is not None:
-        for name, text in ((FILE, html), (NUMBERS, told)):
+        for name, text in ((FILE, html), (NUMBERS, numbers_text)):
             put(objects / name, text.encode())
     run.say(f"{JOB}: {path}, {time.monotonic() - began:.1f} s")
     return 0

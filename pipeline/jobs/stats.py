@@ -44,13 +44,13 @@ def run(run: Run) -> int:
 def publish(run: Run, url: str) -> int:
     """Publish the complete minutes that the gateway at *url* does not have yet; return the number of messages."""
     with JobLock(run.options.warehouse, "publish") as lock:
-        told = lock.note()
-        since, until = told.get(url), watermark(run)
+        published = lock.note()
+        since, until = published.get(url), watermark(run)
         if until is None or (since is not None and since >= until):
             return 0
         rows = [list(_rows(run, spec, (since or 0) - later, until - later)) for spec, later in LATER.items()]
         count = bus.publish(url, run.options.key, (message for _, message in bus.messages(*rows)))
-        write_json(lock.path / "note.json", told | {url: until})
+        write_json(lock.path / "note.json", published | {url: until})
     if count:
         run.say(f"{JOB}: {count:,} messages on {bus.CHANNEL}")
     return count
@@ -63,8 +63,8 @@ def watermark(run: Run) -> int | None:
     """
     ends: list[int] = []
     messages = run.table(MESSAGES)
-    for gateway, told in messages.state().spans.items():
-        whole = spans.union(told)[0]
+    for gateway, ranges in messages.state().spans.items():
+        whole = spans.union(ranges)[0]
         holding = messages.holding({gateway: [whole]})
         rows = messages.frame(run.spark, holding).where((F.col("gateway_id") == gateway) & (F.col("seq") <= whole[1]))
         newest = rows.agg(F.max("time")).collect()[0][0]
@@ -78,7 +78,7 @@ def _rows(run: Run, spec: TableSpec, since: int, until: int) -> Iterator[Any]:
     rows = run.table(spec).frame(run.spark).where((at < until) & (at >= since))
     order = ["minute", "channel"] if spec is CHANNEL_MINUTE else ["minute"]
     # Convert to text and back, because `collect` would return times in this machine's time zone.
-    told = rows.withColumn("minute", F.date_format("minute", "yyyy-MM-dd HH:mm")).orderBy(*order).collect()
-    for row in told:
+    collected = rows.withColumn("minute", F.date_format("minute", "yyyy-MM-dd HH:mm")).orderBy(*order).collect()
+    for row in collected:
         minute = datetime.strptime(row.minute, "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
         yield type(row)(**{**row.asDict(), "minute": minute})

@@ -94,13 +94,13 @@ def bar(shares: Sequence[tuple[float, str]]) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> str:
     """Write a table with the id *name*; a chart (`Raw`, last in a row) goes into the row's first cell."""
-    told = list(rows)
-    if not told:
+    listed = list(rows)
+    if not listed:
         return placeholder("There is nothing to show yet.")
-    kinds = [_kind(value) for value in told[0]]
+    kinds = [_kind(value) for value in listed[0]]
     many = ' class="many"' if len(head) > _FEW else ""
     heads = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for text, kind in zip(head, kinds, strict=False))
-    body = "".join(f"<tr>{_cells(head, row)}</tr>" for row in told)
+    body = "".join(f"<tr>{_cells(head, row)}</tr>" for row in listed)
     return (
         f'<div class="wide"><table id="{name}"{many}><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
     )

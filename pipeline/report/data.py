@@ -202,14 +202,14 @@ def _latency(records: DataFrame, flows: Rows, bucket: int, begin: int, end: int)
 
 
 def _forest(forest: DataFrame) -> dict[str, int]:
-    told = forest.agg(
+    counts = forest.agg(
         F.count(F.lit(1)).alias("nodes"),
         F.count_if("is_leaf").alias("nodes that nothing answers"),
         F.count_if(~F.col("parent_present")).alias("nodes whose parent is missing"),
         F.count_if(~F.col("depth_ok")).alias("nodes with a wrong depth"),
         F.coalesce(F.max("thread_size"), F.lit(0)).alias("nodes of the largest conversation"),
     )
-    return {str(name): int(value) for name, value in told.collect()[0].asDict().items()}
+    return {str(name): int(value) for name, value in counts.collect()[0].asDict().items()}
 
 
 def _by_protocol(answers: DataFrame) -> DataFrame:

@@ -16,7 +16,7 @@ WORK = ("job", "batches", "rowsRead", "rowsWritten", "seconds")
 
 def summary(numbers: ReportData, made: int) -> str:
     """Return the report as JSON; *made* is the time (ms) to show."""
-    told = {
+    members = {
         "made": made,
         "gateways": numbers.gateways,
         "records": numbers.records,
@@ -33,7 +33,7 @@ def summary(numbers: ReportData, made: int) -> str:
         "unreadable": _named(COUNTED, numbers.rejects),
         "work": _named(WORK, numbers.batches),
     }
-    return json.dumps(told, ensure_ascii=False)
+    return json.dumps(members, ensure_ascii=False)
 
 
 def _named(names: Sequence[str], rows: Rows) -> list[dict[str, Any]]:

@@ -67,11 +67,11 @@ def alerts(publishers: Iterable[Any]) -> Iterator[Alert]:
                 yield Alert(about, (count, newest), {**content, "count": count, "messages": row.messages})
 
 
-def publish(url: str, key: str | None, told: Iterable[Message], channel: str = CHANNEL) -> int:
-    """Publish each of *told* once on *channel* of the gateway at *url*; return how many there were."""
+def publish(url: str, key: str | None, messages: Iterable[Message], channel: str = CHANNEL) -> int:
+    """Publish each of *messages* once on *channel* of the gateway at *url*; return how many there were."""
     count, path = 0, f"/v1/channels/{quote(channel, safe='')}/messages"
     with httpx.Client(base_url=url, headers=bearer(key), timeout=TIMEOUT_SECONDS) as client:
-        for name, content in told:
+        for name, content in messages:
             try:
                 answer = client.post(path, json=content, headers={"Idempotency-Key": name})
             except httpx.TransportError as error:

@@ -267,9 +267,9 @@ class Table:
                 raise DamagedWarehouse(f"{self.place} has files but no {LOG}: put it back, or remove the folder")
             if isinstance(self.place, Path):
                 self.place.mkdir(parents=True, exist_ok=True)
-            told: dict[str, Any] = {"configuration": CONFIGURATION, "storage_options": self._storage}
+            options: dict[str, Any] = {"configuration": CONFIGURATION, "storage_options": self._storage}
             first = _properties(TableState(), 3)
-            table = self._opened = DeltaTable.create(self._uri, schema, "ignore", commit_properties=first, **told)
+            table = self._opened = DeltaTable.create(self._uri, schema, "ignore", commit_properties=first, **options)
             self._sync_created()
         elif new := self._new_columns(table, schema):
             table.alter.add_columns(new, commit_properties=_properties(self.state(), 2))
@@ -333,8 +333,8 @@ def _can_hold(file: dict[str, Any], todo: SpansByGateway, seq: str) -> bool:
         return True
     return any(
         file["min.gateway_id"] <= gateway <= file["max.gateway_id"]
-        and spans.overlap([[file[f"min.{seq}"], file[f"max.{seq}"]]], told)
-        for gateway, told in todo.items()
+        and spans.overlap([[file[f"min.{seq}"], file[f"max.{seq}"]]], ranges)
+        for gateway, ranges in todo.items()
     )
 
 

@@ -87,10 +87,10 @@ def finished(path: Place) -> Staged:
     files: list[File] = []
     for file in files_in(path):
         if file.name.endswith(".parquet") and not file.name.startswith("."):
-            told = described(path.parent, file)
-            if told.rows:
+            data_file = described(path.parent, file)
+            if data_file.rows:
                 sync(file)
-                files.append(told)
+                files.append(data_file)
                 continue
         remove_file(file)
     sync(path)

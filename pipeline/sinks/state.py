@@ -34,9 +34,9 @@ class TableState:
     counts: list[Any] | None = None
 
     @classmethod
-    def load(cls, told: dict[str, Any]) -> TableState:
+    def load(cls, saved: dict[str, Any]) -> TableState:
         """Restore the state that `dump` wrote; names that this version does not know are left out."""
-        return cls(**{name: value for name, value in told.items() if name in cls.__dataclass_fields__})
+        return cls(**{name: value for name, value in saved.items() if name in cls.__dataclass_fields__})
 
     def dump(self) -> dict[str, Any]:
         """Return the state as JSON."""
@@ -44,4 +44,6 @@ class TableState:
 
     def covering(self, new: SpansByGateway) -> SpansByGateway:
         """Return `spans` with the sequences *new*."""
-        return self.spans | {gateway: spans.union(self.spans.get(gateway, []), told) for gateway, told in new.items()}
+        return self.spans | {
+            gateway: spans.union(self.spans.get(gateway, []), ranges) for gateway, ranges in new.items()
+        }

@@ -164,8 +164,8 @@ def reject(file: str, line: int, reason: str, raw: bytes) -> Row:
     text = raw.rstrip(b"\n").decode(errors="backslashreplace").replace("\0", "\\x00")[:MAX_RAW]
     if kind == "torn" and not text.startswith('{"seq":'):
         kind = "foreign"
-    told = reason if reason.startswith(f"{kind}:") else f"{kind}: {reason}"
-    return file, line, told, text
+    full_reason = reason if reason.startswith(f"{kind}:") else f"{kind}: {reason}"
+    return file, line, full_reason, text
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -51,8 +51,8 @@ def read_range(source: HttpSource, piece: SequenceRange) -> Iterator[pa.RecordBa
         yield _with_reason(parsed.records, pa.nulls(parsed.records.num_rows, _REASON))
         if parsed.rejects:
             names = [field.name for field in _REASON]
-            told = pa.array([dict(zip(names, reject, strict=True)) for reject in parsed.rejects], _REASON)
-            yield _with_reason(batch([(None,) * len(SCHEMA)] * len(parsed.rejects)), told)
+            reasons = pa.array([dict(zip(names, reject, strict=True)) for reject in parsed.rejects], _REASON)
+            yield _with_reason(batch([(None,) * len(SCHEMA)] * len(parsed.rejects)), reasons)
 
 
 def extent(source: HttpSource) -> tuple[str | None, int]:

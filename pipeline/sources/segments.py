@@ -61,9 +61,9 @@ class Segment:
         return -self.end if is_front(Path(self.path)) else self.first
 
     @classmethod
-    def load(cls, told: dict[str, Any]) -> Segment:
+    def load(cls, saved: dict[str, Any]) -> Segment:
         """Restore the segment that `dump` wrote."""
-        return cls(**told)
+        return cls(**saved)
 
     def dump(self) -> dict[str, Any]:
         """Return the segment as JSON for a plan."""
@@ -101,12 +101,12 @@ def find_new(
     return chosen
 
 
-def reload(told: dict[str, Any]) -> Segment | None:
+def reload(saved: dict[str, Any]) -> Segment | None:
     """Return the segment of an old plan, or the file of its facts if retention has removed its messages since.
 
     Return None if compaction has moved the facts to the front, which is then read as a new segment.
     """
-    segment = Segment.load(told)
+    segment = Segment.load(saved)
     path = Path(segment.path)
     if path.exists():
         return segment

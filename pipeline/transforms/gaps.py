@@ -45,9 +45,9 @@ def gaps(streamr: DataFrame) -> DataFrame:
     # The checkpoint keeps the few remaining rows, which are read several times, so that the window runs once.
     # They are kept twice, because a worker that ends would take them along.
     few = _stated(good).where("state is not null").localCheckpoint(False, StorageLevel.MEMORY_AND_DISK_2)
-    told = few.where(F.col("state") != _COPY)
+    states = few.where(F.col("state") != _COPY)
     names = _keyed(good.select(*CHAIN).distinct())
-    return _forks(_filled(told, few), good).join(names, list(KEY)).select(*GAPS.schema.fieldNames())
+    return _forks(_filled(states, few), good).join(names, list(KEY)).select(*GAPS.schema.fieldNames())
 
 
 def _stated(good: DataFrame) -> DataFrame:
@@ -64,18 +64,18 @@ def _keyed(rows: DataFrame) -> DataFrame:
     return rows.withColumns({"key": F.xxhash64(*CHAIN), "key2": F.xxhash64(F.lit(1), *CHAIN)})
 
 
-def _filled(told: DataFrame, few: DataFrame) -> DataFrame:
-    """Remove those of *told* whose predecessor was logged before them, and only a copy of it later."""
+def _filled(states: DataFrame, few: DataFrame) -> DataFrame:
+    """Remove those of *states* whose predecessor was logged before them, and only a copy of it later."""
     place = [*KEY, "have_ts", "have_seq", "have_log"]
     first = few.where(F.col("state") == _COPY).groupBy(*place).agg(F.min("have_log_seq").alias("came"))
-    judged = told.where(F.col("state") == FILLED).join(first, place, "left")
+    judged = states.where(F.col("state") == FILLED).join(first, place, "left")
     filled = judged.where("coalesce(came, have_log_seq) > log_seq").drop("came")
-    return told.where(F.col("state") != FILLED).unionByName(filled)
+    return states.where(F.col("state") != FILLED).unionByName(filled)
 
 
-def _forks(told: DataFrame, good: DataFrame) -> DataFrame:
-    """Change forks in *told* from messages that are not in the log to `OPEN`."""
-    forks = told.where(F.col("state") == FORK)
+def _forks(states: DataFrame, good: DataFrame) -> DataFrame:
+    """Change forks in *states* from messages that are not in the log to `OPEN`."""
+    forks = states.where(F.col("state") == FORK)
     there = _keyed(good).select(*KEY, F.col("ts").alias("want_ts"), F.col("seq").alias("want_seq"))
     place = [*KEY, "want_ts", "want_seq"]
     held = forks.select(*place).distinct()
@@ -84,4 +84,4 @@ def _forks(told: DataFrame, good: DataFrame) -> DataFrame:
     present = there.join(held, place, "left_semi").distinct().withColumn("present", F.lit(True))
     judged = forks.join(present, place, "left")
     judged = judged.withColumn("state", F.when(F.col("present"), FORK).otherwise(OPEN)).drop("present")
-    return told.where(F.col("state") != FORK).unionByName(judged)
+    return states.where(F.col("state") != FORK).unionByName(judged)

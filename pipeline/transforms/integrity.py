@@ -21,13 +21,13 @@ def streamr(messages: DataFrame, now: int) -> DataFrame:
     """Return a verdict on the signature (ETH or ETH_LEGACY) of every stream message in *messages*; *now* is in ms."""
     found = columnwise(codecs.check_streams, _fields("check", "verdict", "reason", "publisher"))
     rows = messages.where("kind = 'message' and protocol = 'streamr' and wire is not null")
-    told = rows.select(
+    verified = rows.select(
         "gateway_id",
         F.col("seq").alias("log_seq"),
         F.get_json_object("native", "$.streamr").alias("native_id"),
         found("wire").alias("found"),
     )
-    return _shaped(told.select("*", "found.*"), now)
+    return _shaped(verified.select("*", "found.*"), now)
 
 
 def arbor(messages: DataFrame, identities: DataFrame, now: int) -> DataFrame:

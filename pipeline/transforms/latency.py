@@ -39,8 +39,8 @@ def latency(messages: DataFrame, window: Column) -> DataFrame:
     *window* is made of the column `minute` (ms) and never null. Quantiles are in ms, interpolated linearly between two
     bounds of the histogram, whose samples of all minutes of the window are added.
     """
-    facts = messages.where("kind = 'counts'").select(F.from_json("fact", FACT).alias("told"))
-    flows = facts.select("told.minute", F.explode("told.flows").alias("flow")).select(
+    facts = messages.where("kind = 'counts'").select(F.from_json("fact", FACT).alias("counts"))
+    flows = facts.select("counts.minute", F.explode("counts.flows").alias("flow")).select(
         window.alias("window"),
         F.col("flow.from").alias("from_protocol"),
         F.col("flow.to").alias("to_protocol"),

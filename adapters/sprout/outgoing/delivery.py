@@ -135,8 +135,8 @@ class OrderedDelivery:
         self._grow(channel, -sum(each.size for _, each in taken))
         if not queue.messages:
             del self._queues[channel], self._sizes[channel]
-        told = [(line, each) for line, each in taken if line]
-        for _, group in groupby(told, lambda pair: id(pair[1].sessions)):
+        deliverable = [(line, each) for line, each in taken if line]
+        for _, group in groupby(deliverable, lambda pair: id(pair[1].sessions)):
             lines, messages = zip(*group, strict=True)
             here = [session for session in messages[0].sessions if channel in session.channels]
             Session.fan_out(lines, here, [each.origin for each in messages])

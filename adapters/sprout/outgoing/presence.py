@@ -178,8 +178,8 @@ class SproutPresence:
         self._forget(now)
         due, self._due = self._due, self._due | dict.fromkeys(self._changed)
         self._changed = set()
-        for channel, told in self._announced.items():
-            if next(iter(told.values())).time <= now - INTERVAL:
+        for channel, statuses in self._announced.items():
+            if next(iter(statuses.values())).time <= now - INTERVAL:
                 self._due[channel] = None
         if not due:
             self._announce_due()
@@ -238,20 +238,20 @@ class SproutPresence:
         if not self._listeners(channel) or not self._signer.is_offered(channel, self._bus.clock()):
             self._announced.pop(channel, None)
             return listeners
-        told, here = self._announced.setdefault(channel, {}), self._bus.presence.peers(channel)
-        gone = [number for number in told if number not in here or here[number].protocol == NAME]
-        again = [number for number, status in told.items() if number not in gone and status.time <= now - INTERVAL]
-        others = (number for number, peer in here.items() if peer.protocol != NAME and number not in told)
-        new = list(islice(others, max(0, MAX_PEERS - len(told) + len(gone))))
+        statuses, here = self._announced.setdefault(channel, {}), self._bus.presence.peers(channel)
+        gone = [number for number in statuses if number not in here or here[number].protocol == NAME]
+        again = [number for number, status in statuses.items() if number not in gone and status.time <= now - INTERVAL]
+        others = (number for number, peer in here.items() if peer.protocol != NAME and number not in statuses)
+        new = list(islice(others, max(0, MAX_PEERS - len(statuses) + len(gone))))
         for number in islice((*gone, *new, *again), PACE):
-            former = told.pop(number, None)
+            former = statuses.pop(number, None)
             if number not in gone:
-                told[number] = self._write(here[number], channel, ACTIVE, now)
+                statuses[number] = self._write(here[number], channel, ACTIVE, now)
             elif former is not None:
                 self._write(former.peer, channel, INACTIVE, now)
         if len(gone) + len(new) + len(again) > PACE:
             self._changed.add(channel)
-        if not told:
+        if not statuses:
             del self._announced[channel]
         return listeners + len(here)
 

@@ -77,9 +77,9 @@ class Logouts:
 
     def hear(self, data: bytes, now: int) -> None:
         """Record the logout that another gateway sent; raises `ValueError` if it is not a logout."""
-        told = _TOLD.decode(data)
-        if told.logout not in self._ended and told.expires >= now:
-            self._add(told.logout, told.network, told.expires, now)
+        fact = _TOLD.decode(data)
+        if fact.logout not in self._ended and fact.expires >= now:
+            self._add(fact.logout, fact.network, fact.expires, now)
 
     def _add(self, id: bytes, network: str, expires: int, now: int) -> None:
         if len(self._ended) >= MAX_LOGOUTS:

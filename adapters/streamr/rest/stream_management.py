@@ -96,8 +96,8 @@ class StreamManagement(CoreApi):
         self._authorize_change(caller, stream, "stream_share")
         given = self._streams.permissions(stream)
         anybody = Principal(f"{NAME}:{ANONYMOUS}")
-        told = {permission.operation for permission in given if permission.user is None}
-        open_to_all = (name for name in OPERATIONS if name not in told and self._is_allowed(anybody, name, stream))
+        public = {permission.operation for permission in given if permission.user is None}
+        open_to_all = (name for name in OPERATIONS if name not in public and self._is_allowed(anybody, name, stream))
         return [
             *(permission.shown() for permission in given),
             *({"id": None, "anonymous": True, "operation": name} for name in open_to_all),

@@ -63,10 +63,10 @@ class LinkCursors:
 
     def hear(self, data: bytes) -> None:
         """Take a cursor from the gateway that holds its link; raise `ValueError` if *data* is none."""
-        told = _TOLD.decode(data)
-        if told.link in self._configured:
-            known = self.get(told.link)
-            self._cursors[told.link] = Cursor(max(known.since, told.cursor[0]), max(known.sent, told.cursor[1]))
+        fact = _TOLD.decode(data)
+        if fact.link in self._configured:
+            known = self.get(fact.link)
+            self._cursors[fact.link] = Cursor(max(known.since, fact.cursor[0]), max(known.sent, fact.cursor[1]))
             self.on_change()
 
     def data(self) -> bytes:
