@@ -29,7 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateway.access.access import write_secret
+from gateway.access.authorization import write_secret
 from gateway.identity import FILE
 
 from . import pipeline_log

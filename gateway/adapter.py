@@ -18,7 +18,7 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 
 if TYPE_CHECKING:
-    from gateway.access.access import Access
+    from gateway.access.authorization import Access
     from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.core.bus import Bus
     from gateway.core.histogram import Histogram

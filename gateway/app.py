@@ -19,7 +19,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapters import ADAPTERS
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.errors import OperatorError, RequestError
 from gateway.core.message import REST
 from gateway.core.session import Session

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gateway.access.access import SecretFileError, read_secret, write_secret
+from gateway.access.authorization import SecretFileError, read_secret, write_secret
 from gateway.storage.layout import Layout
 from gateway.storage.record import BadRecord, Fact, decode_untrusted_body
 from gateway.storage.segments import verify_line

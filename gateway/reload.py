@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from gateway.access.access import ApiKey, KeyFile
+from gateway.access.authorization import ApiKey, KeyFile
 from gateway.access.key_upkeep import difference, origins
 from gateway.access.origins import Origins
 from gateway.access.throttle import Throttle

@@ -108,7 +108,7 @@ ADAPTERS_MAY = STORAGE | {
     "gateway.adapter",
     "gateway.link_channels",
     "gateway.monitoring.metrics",
-    "gateway.access.access",
+    "gateway.access.authorization",
 }
 FACE = re.compile(r"(.*_)?routes|responses|commands")  # an adapter's own FastAPI routers, and its part of the command
 

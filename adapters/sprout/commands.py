@@ -14,7 +14,7 @@ from adapters.sprout.forest import openpgp
 from adapters.sprout.forest.forest import NodeError, decode, node_id, sign_identity
 from adapters.sprout.forest.node_rules import validate
 from adapters.sprout.mint.keyfile import KEY_FILE, read_key
-from gateway.access.access import read_secret, write_secret
+from gateway.access.authorization import read_secret, write_secret
 from gateway.commands.common import AsJson, CommandError, ConfigFile, Data, data_directory, fields, say, show
 from gateway.commands.remote import DEFAULT_URL, Key, Remote, Url
 

@@ -29,7 +29,7 @@ from adapters.streamr.wire import asyncapi
 from adapters.streamr.wire.claims import ASKED
 from adapters.streamr.wire.ids import NAME, key_exchange_address, stream_of
 from adapters.streamr.wire.versions import UnsupportedVersion, versions_of
-from gateway.access.access import Access
+from gateway.access.authorization import Access
 from gateway.adapter import Adapter, ConnectionRequest, Installation, OutboundLink, Refusal, Services, WireMessage
 from gateway.core.histogram import Histogram
 from gateway.core.message import Form, Message, Peer, TakingOver

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from adapters.streamr.model.login import Logins
     from adapters.streamr.model.publishers import Publishers
     from adapters.streamr.model.streams import Streams
-    from gateway.access.access import Access
+    from gateway.access.authorization import Access
     from gateway.adapter import Installation, Services
     from gateway.core.bus import Bus
 

@@ -11,7 +11,7 @@ import structlog
 from gateway.core.bus import Bus
 from gateway.settings.settings import Settings
 
-from .access import Access, ApiKey, KeyFile
+from .authorization import Access, ApiKey, KeyFile
 from .keyfile import KEYS_FILE
 from .lastuse import FILE_NAME, LastUse
 from .origins import Origins, is_local

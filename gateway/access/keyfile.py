@@ -22,7 +22,7 @@ from typing import Any
 
 from gateway.core.message import REST
 
-from .rights import Right
+from .right_patterns import Right
 from .secretfile import SecretFileError, read_secret, write_secret
 
 KEYS_FILE = "api-keys.json"  # in the folder of secrets

@@ -14,7 +14,7 @@ from itertools import islice
 from gateway.core.bus import Bus
 from gateway.core.subscriber import Subscriber
 
-from .access import Access
+from .authorization import Access
 
 SLICE = 1_000  # checks in one turn of the loop, about a millisecond
 POLICY = 1008  # RFC 6455, section 7.4.1: a policy is violated

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from .access import Right
+from .authorization import Right
 from .secretfile import read_secret, write_secret
 from .shared_keys import MAX_VALUE
 

@@ -20,12 +20,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.storage.record import Entry
 
 from .batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batch, entries_of, name_of
-from .position import Position
 from .removal import decode_removal
+from .turn_position import Position
 
 LEASE_SECONDS: Final = 5.0  # without a batch of the holder, after which a waiting member claims the turn; the default
 QUANTUM_SECONDS: Final = 0.01  # that a busy gateway keeps the turn while another one wants it

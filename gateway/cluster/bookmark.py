@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
-from .position import Position
+from .turn_position import Position
 
 
 class BookmarkState(TypedDict):

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 
 from .batch import name_of
 from .roster import MAX_MEMBERS, epoch_of

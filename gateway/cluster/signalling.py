@@ -11,8 +11,8 @@ from .batch import name_of
 from .common_settings import OLDEST, Agreement
 from .directs import Flaw, SharedDirects
 from .holders import LinkHolders
+from .leaving_reasons import NAMESAKE, RESUMED
 from .presence import SharedPresence
-from .reasons import NAMESAKE, RESUMED
 from .roster import MEMBER_SILENCE_SECONDS, MemberInfo, MemberRoster, epoch_of, info_of
 from .signals import (
     PROTOCOL,

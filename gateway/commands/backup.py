@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.access.access import read_secret
+from gateway.access.authorization import read_secret
 from gateway.backup import bundle, restoring, snapshot
 from gateway.backup.errors import BackupError
 from gateway.backup.manifest import Manifest

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gateway.access.access import read_secret, write_secret
+from gateway.access.authorization import read_secret, write_secret
 
 from .common import AsJson, CommandError, fields, say, show
 

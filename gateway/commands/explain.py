@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.access.access import KEY_PREFIX, VERBS, Access, AccessDecision
+from gateway.access.authorization import KEY_PREFIX, VERBS, Access, AccessDecision
 from gateway.access.keyfile import KeyFile, now_ms
 from gateway.core.channels import valid_name
 from gateway.core.principal import Principal

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from gateway.access import lastuse
-from gateway.access.access import DEFAULT_RIGHTS, VERBS, ApiKey, KeyFile, Right
+from gateway.access.authorization import DEFAULT_RIGHTS, VERBS, ApiKey, KeyFile, Right
 from gateway.access.keyfile import now_ms
-from gateway.access.rights import DENY_PREFIX
+from gateway.access.right_patterns import DENY_PREFIX
 from gateway.core.durations import milliseconds_of
 
 from .common import AsJson, CommandError, ConfigFile, Data, data_directory, say, show, table, visible

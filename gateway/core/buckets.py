@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from .bounded import BoundedMap
+from .bounded_maps import BoundedMap
 
 MAX_BUCKETS = 50_000
 MAX_KEY = 64  # characters of a key that is kept as it is; peers choose some keys, and may choose long ones

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from .acceptance import Acceptance
+from .awaited_receipts import Acceptance
 from .channels import CREATION_COST, Channels
 from .contracts import PERMISSIVE, Counters, Ledger, Policies, Receipt, Translator
 from .directs import DirectDelivery

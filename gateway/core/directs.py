@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from .bounded import BoundedMap
+from .bounded_maps import BoundedMap
 from .contracts import Counters
 from .errors import OutcomeUnknown
 from .message import Message

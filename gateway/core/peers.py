@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .bounded import BoundedMap
+from .bounded_maps import BoundedMap
 from .message import Peer
 
 MAX_NAME = 255  # characters that are kept of a peer's name, as 100,000 names may be in memory

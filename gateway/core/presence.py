@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from .bounded import BoundedMap
+from .bounded_maps import BoundedMap
 from .message import Peer
 from .notices import Notices
 from .subscriber import Subscriber

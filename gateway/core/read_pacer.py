@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol
 
-from .bounded import BoundedMap
+from .bounded_maps import BoundedMap
 from .buckets import TokenBuckets
 from .memory_budget import MemoryBudget
 from .message import Message, Peer

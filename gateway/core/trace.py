@@ -13,7 +13,7 @@ from functools import partial
 from time import time_ns
 from typing import Any, cast
 
-from .bounded import BoundedMap
+from .bounded_maps import BoundedMap
 from .bus import Bus
 from .errors import Throttled
 from .flows import Flows

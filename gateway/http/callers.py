@@ -8,7 +8,7 @@ from functools import partial
 from fastapi import Request, Response
 from starlette.requests import HTTPConnection
 
-from gateway.access.access import KEY_PREFIX, bearer_token, key_identity
+from gateway.access.authorization import KEY_PREFIX, bearer_token, key_identity
 from gateway.core.channels import CREATION_COST, valid_name
 from gateway.core.errors import Forbidden, Throttled, UnknownChannel
 from gateway.core.message import REST, Peer

@@ -14,10 +14,10 @@ from gateway.core.jsontext import dumps
 from gateway.core.message import Message
 from gateway.core.outbox import LOW_WATER
 from gateway.runtime import Gateway
+from gateway.storage.index_queries import Place, TimeCursor
 from gateway.storage.layout import BEYOND_ALL
-from gateway.storage.lookup import Place, TimeCursor
 from gateway.storage.segments import Segments, parse_header
-from gateway.storage.texts import Search, expression_of
+from gateway.storage.word_index import Search, expression_of
 
 from . import views
 from .problems import Problem, shortened

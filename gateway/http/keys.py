@@ -13,7 +13,7 @@ import anyio.to_thread
 from fastapi import Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.access.access import DEFAULT_RIGHTS, ApiKey, KeyFile, SecretFileError
+from gateway.access.authorization import DEFAULT_RIGHTS, ApiKey, KeyFile, SecretFileError
 from gateway.access.keyfile import MAX_EXPIRY, MAX_KEY_NAME, now_ms
 from gateway.runtime import Gateway
 

@@ -14,7 +14,7 @@ from gateway.core.message import REST
 from gateway.http.websocket.asyncapi import RestSocket
 from gateway.runtime import Gateway
 
-from . import asyncapi, explanations, history, pages, report, stats, views
+from . import asyncapi, explanations, history, pages, pipeline_report, stats, views
 from .callers import Caller
 from .events import MAX_OUTBOX
 from .media import MAX_CONTENT, NDJSON
@@ -97,10 +97,10 @@ class Operations:
         caller.charge(stats.COST)
         warehouse, headers = self.gateway.settings.warehouse, {"Vary": "Accept"}
         if "text/html" in request.headers.get("accept", ""):
-            page = await anyio.to_thread.run_sync(report.read_page, warehouse)
+            page = await anyio.to_thread.run_sync(pipeline_report.read_page, warehouse)
             headers |= {"Content-Security-Policy": explanations.CSP, "X-Content-Type-Options": "nosniff"}
             return Response(page, media_type="text/html", headers=headers)
-        found = await anyio.to_thread.run_sync(report.read_report, warehouse)
+        found = await anyio.to_thread.run_sync(pipeline_report.read_report, warehouse)
         return Response(found, media_type=views.MEDIA_TYPE, headers=headers)
 
     async def home(self, request: Request) -> Response:

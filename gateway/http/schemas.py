@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from .pipeline_report import Report
 from .problem_types import PROBLEM_TYPES, uri
-from .report import Report
 
 Schema = dict[str, Any]
 

@@ -7,7 +7,7 @@ from functools import partial
 import anyio.to_thread
 
 from gateway.runtime import Gateway
-from gateway.storage import texts
+from gateway.storage import word_index
 
 from .callers import Caller
 from .fair_queue import FairQueue
@@ -33,5 +33,5 @@ class Searches:
         asked = query.search
         caller.charge(COST)
         async with self._queue.turn(caller.principal.network):
-            call = partial(texts.search, self._gateway.index.path, asked, query.limit + 1)
+            call = partial(word_index.search, self._gateway.index.path, asked, query.limit + 1)
             query.places = await anyio.to_thread.run_sync(call)

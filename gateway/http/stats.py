@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.runtime import Gateway, clock
 
-from . import report as pipeline_report
+from . import pipeline_report
 
 COST = 20  # requests that one request for statistics counts as
 MAX_CHANNELS = 256  # listed: the busiest ones

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from time import monotonic, sleep
 from typing import Final, TypeVar
 
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.errors import Unavailable
 from gateway.reconciliation.items import ItemSet
 from gateway.reconciliation.reading import read_items

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from gateway.core.durations import EXAMPLES, milliseconds_of
-from gateway.storage.lookup import TimeCursor
+from gateway.storage.index_queries import TimeCursor
 
 from .problems import Problem, shortened
 

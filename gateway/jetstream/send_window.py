@@ -2,7 +2,7 @@
 
 A batch is in the stream when the server acknowledged it behind the batch before it. If an answer is lost, or says that
 a batch came to stand before its predecessor, everything from there on is sent again, once no answer is outstanding.
-Readers of the stream ignore batches that come twice or too early, by their numbers (`gateway.cluster.position`).
+Readers of the stream ignore batches that come twice or too early, by their numbers (`gateway.cluster.turn_position`).
 
 This file sends nothing, and waits for nothing.
 """

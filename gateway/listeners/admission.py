@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Protocol
 
-from gateway.access.access import KEY_PREFIX, Access, bearer_token, key_identity
+from gateway.access.authorization import KEY_PREFIX, Access, bearer_token, key_identity
 from gateway.adapter import ConnectionRequest, Refusal
 from gateway.core.bus import Bus
 from gateway.core.message import REST

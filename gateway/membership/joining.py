@@ -9,7 +9,7 @@ from typing import Final
 from gateway.cluster.accepting_turn import Turn
 from gateway.cluster.bookmark import Bookmark
 from gateway.cluster.common_settings import Agreement
-from gateway.cluster.reasons import QUIET, REMOVED, STREAM_DAMAGED, TOO_SHORT, UNWRITTEN
+from gateway.cluster.leaving_reasons import QUIET, REMOVED, STREAM_DAMAGED, TOO_SHORT, UNWRITTEN
 from gateway.storage.log import Log
 from gateway.storage.record import Entry
 from gateway.storage.segments import Segments, parse_header

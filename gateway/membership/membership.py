@@ -25,8 +25,8 @@ from gateway.cluster.agreed_clock import AgreedClock
 from gateway.cluster.batch import Batch, member
 from gateway.cluster.bookmark import Bookmark
 from gateway.cluster.lag import Lag, LagMeter
+from gateway.cluster.leaving_reasons import ELSEWHERE, LOG_DIFFERS, QUIET, REMOVED, STRAY, STREAM_DAMAGED
 from gateway.cluster.log_comparison import LogComparison, records_of
-from gateway.cluster.reasons import ELSEWHERE, LOG_DIFFERS, QUIET, REMOVED, STRAY, STREAM_DAMAGED
 from gateway.cluster.roster import MEMBER_SILENCE_SECONDS
 from gateway.cluster.signalling import Signalling
 from gateway.cluster.signals import Heartbeat

@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 
 LINES_PER_SECOND = 5.0  # of one kind, once `BURST` lines have been written
 BURST = 50.0

@@ -25,7 +25,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.histogram import Histogram
 from gateway.core.message import REST, Message
 from gateway.system.shared_result import SharedResult

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_serializer, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from gateway.access.access import Right
+from gateway.access.authorization import Right
 from gateway.adapter import Adapter
 from gateway.core.channels import LIMIT, valid_name
 from gateway.storage.layout import SEGMENT_BYTES

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
 
 from gateway.access.origins import ANY, is_local
-from gateway.access.rights import Right
+from gateway.access.right_patterns import Right
 from gateway.adapter import Adapter
 from gateway.core.message import REST
 from gateway.listeners.certificate import tls_context

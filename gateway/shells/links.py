@@ -21,7 +21,7 @@ from gateway.adapter import OutboundLink
 from gateway.core.backoff import retry_seconds
 from gateway.core.session import Session
 
-from .client_websocket import open_websocket
+from .dialled_websocket import open_websocket
 from .input_turns import InputTurns, input_turns
 from .portable_shell import DISCONNECTED, HANDSHAKE_SECONDS, StreamWire, Wire, enable_keepalive, serve
 

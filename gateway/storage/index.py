@@ -3,7 +3,7 @@
 Laws of this file. The index contains the positions of records, never their content. One thread applies entries, in
 batches, once they are synced. If the file is damaged, at the start or later, that thread rebuilds it from the log;
 until it has caught up nothing is read from it, and `trouble` says so. `gateway.storage.index_schema` defines the
-tables, `gateway.storage.index_rows` what a record adds to them, `gateway.storage.lookup` the queries,
+tables, `gateway.storage.index_rows` what a record adds to them, `gateway.storage.index_queries` the queries,
 `gateway.storage.index_file` the SQLite file, and `gateway.storage.fact_index` what compaction changes.
 """
 
@@ -23,13 +23,13 @@ from typing import Any
 from gateway.core.errors import Unavailable
 from gateway.core.message import MessageIds
 
-from . import texts
+from . import word_index
 from .fact_index import FactIndex
 from .fact_lifetimes import number_end
 from .index_file import META_VALUE, Tables, is_corruption, is_environmental
+from .index_queries import Lookup
 from .index_rows import IndexedAdapter, adapter_schema, fact_rows, id_rows, record_rows
 from .log import SyncedBatch
-from .lookup import Lookup
 from .record import BadRecord, Entry, Fact, decode_untrusted_body
 from .segments import Fault, Segments
 
@@ -42,7 +42,7 @@ RETRY_SECONDS = 1.0  # until a failed batch is tried again; queries find its ent
 class Index(Lookup):
     """Indexes the log and answers queries about it.
 
-    *post* runs a callable on the loop; with *search* the words of messages are indexed (`gateway.storage.texts`). Call
+    *post* runs a callable on the loop; with *search* the words of messages are indexed (`word_index.py`). Call
     `catch_up` before `start`: it makes the tables agree with the log.
     """
 
@@ -56,7 +56,7 @@ class Index(Lookup):
         *,
         search: bool = False,
     ) -> None:
-        schema = adapter_schema(adapters) + (texts.SCHEMA if search else "")
+        schema = adapter_schema(adapters) + (word_index.SCHEMA if search else "")
         super().__init__(Tables(path, schema), segments, ids)
         self.path = path
         self.searchable = search  # whether the words of messages are indexed
@@ -333,6 +333,6 @@ class Index(Lookup):
         for row in chain(facts, *(each.rows(entries) for each in self._adapters)):
             rows.setdefault(row.table, []).append(row.values)
         if self.searchable:
-            rows[texts.COLUMNS] = list(texts.text_rows(entries))
+            rows[word_index.COLUMNS] = list(word_index.text_rows(entries))
         self._tables.put(rows)
         self._number_end = end

@@ -2,7 +2,7 @@
 
 Laws of this file. The tables are the storage's own: nobody else names them in SQL. An adapter joins its tables with the
 view `messages`, says in `tables_by_record` which of its rows are deleted with their record, adds ids as `KnownId`, and
-asks `gateway.storage.lookup` for everything else. The first id of a message is in `ids`, the others are in `aliases`;
+asks `index_queries.py` for everything else. The first id of a message is in `ids`, the others are in `aliases`;
 an id that is in both belongs to the newer message.
 """
 

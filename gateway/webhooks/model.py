@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from gateway.access.access import Right
+from gateway.access.authorization import Right
 
 MAX_URL = 2_048  # characters
 ROTATION_MS = 24 * 3_600_000  # for which the secret before the newest one signs as well

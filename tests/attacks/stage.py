@@ -11,7 +11,7 @@ from types import TracebackType
 
 import psutil
 
-from gateway.access.access import VERBS, KeyFile
+from gateway.access.authorization import VERBS, KeyFile
 from gateway.commands.certificates import dev_cert
 from tests.forked import duplex, fork
 from tests.server import Server

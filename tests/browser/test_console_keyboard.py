@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.async_api import Dialog, Page, expect
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.demo_clients import RelayClient
 from tests.browser.conftest import Visitors, shoot, violations
 from tests.ports import reserved_port

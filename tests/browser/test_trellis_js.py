@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.http.pages import FOLDER
 from tests.npm import NodeClient, node_client, require_clients
 from tests.ports import reserved_port

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from tests.interop.streamr import ALL
 from tests.npm import NodeClient, node_client, require_clients
 from tests.server import Server

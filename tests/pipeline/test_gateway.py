@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from typer.testing import CliRunner
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.cli import app
 from gateway.commands.arbor_author import ArborAuthor
 from gateway.demo_clients import Client, RelayClient, SproutClient, StreamrClient

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pyspark.sql import SparkSession
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from pipeline.jobs import publishers as job
 from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, GAPS, INTEGRITY, PUBLISHERS, STREAMR, TableSpec

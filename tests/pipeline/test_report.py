@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.http.report import read_report
+from gateway.http.pipeline_report import read_report
 from pipeline.jobs import report
 from pipeline.report.axes import ROUND_TIMES, period_name, round_period, time_ticks, value_axis
 from pipeline.report.charts import Periods, bars_over_time, lines_over_time

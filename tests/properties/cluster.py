@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gateway.cluster.accepting_turn import Turn
 from gateway.cluster.batch import decode_batch
-from gateway.cluster.position import Position
+from gateway.cluster.turn_position import Position
 from gateway.jetstream.status import JetStreamStatus, StoredStream
 from gateway.membership.membership import Membership
 from gateway.membership.transport import Call

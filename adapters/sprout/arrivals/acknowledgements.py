@@ -12,7 +12,7 @@ from typing import Final
 
 from adapters.sprout.hub.connection import SproutConnection
 from adapters.sprout.wire.codec import StatusCode
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 
 from .batch import NodeBatch
 

@@ -20,7 +20,7 @@ from adapters.sprout.hub.connection import SproutConnection
 from adapters.sprout.store.store import Store
 from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_NODES, NO_ID, Frame, NodeLine, StatusCode
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.errors import Unavailable
 
 from .acknowledgements import Acknowledgements

@@ -7,7 +7,7 @@ from typing import Final
 
 from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.forest.packets import OpenPGPError
-from gateway.access.access import SecretFileError, read_secret, write_secret
+from gateway.access.authorization import SecretFileError, read_secret, write_secret
 
 KEY_FILE: Final = "sprout.privkey"  # in the folder of secrets
 

@@ -31,7 +31,7 @@ from adapters.sprout.forest.trusted_gateways import CHANNEL
 from adapters.sprout.store.store import Store
 from adapters.sprout.store.tables import DAY_PREFIX, NAME, day_name, parse_day_name
 from adapters.sprout.wire.codec import NodeLine, node_line
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.bus import Bus
 from gateway.core.message import Peer
 from gateway.storage.record import Fact, decode_base64url

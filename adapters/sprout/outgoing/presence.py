@@ -23,7 +23,7 @@ from adapters.sprout.mint.mint import Mint
 from adapters.sprout.mint.reply_signer import ReplySigner
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.bus import Bus
 from gateway.core.message import LATE_AFTER, Peer, PendingForm
 

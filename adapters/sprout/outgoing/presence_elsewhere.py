@@ -15,7 +15,7 @@ from adapters.sprout.forest.node_rules import ACTIVITY, OK, is_presence, validat
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine, SproutError, read_node_line
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.bus import Bus
 
 from .presence import MAX_LINE, SproutPresence

@@ -9,7 +9,7 @@ from adapters.sprout.forest.forest import NULL_ID, Reply, decode
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import MAX_NODES
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.message import Form, PendingForm
 
 MAX_KNOWN: Final = 50_000  # ids remembered of one connection; beyond it some nodes are announced twice

@@ -29,13 +29,13 @@ from adapters.sprout.store.tables import COMMUNITY, NodeInfo
 from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame
 from gateway.adapter import OutboundLink
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.errors import Throttled
 from gateway.core.message import Form
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.link_channels import ANY, Exchange
-from gateway.storage.lookup import PAGE
+from gateway.storage.index_queries import PAGE
 
 from .answer_batch import AnswerBatch
 from .dialled_relays import SproutPeer, read_address

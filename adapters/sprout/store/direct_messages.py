@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from adapters.sprout.forest.forest import NO_PAIRS, Node, Reply
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.directs import DIRECT_ID_LIFETIME
 from gateway.core.message import LATE_AFTER
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.bounded import SizedMap
+from gateway.core.bounded_maps import SizedMap
 
 MAX_BYTES: Final = 16 << 20  # of all cached lines together
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from adapters.sprout.forest.forest import is_node_id
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message
 from gateway.storage.record import Entry, Fact

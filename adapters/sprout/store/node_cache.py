@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from adapters.sprout.forest.forest import Identity, Node, Reply
-from gateway.core.bounded import SizedMap
+from gateway.core.bounded_maps import SizedMap
 
 MAX_CACHED: Final = 4096  # nodes, about 1 KiB each
 MAX_BYTES: Final = 8 << 20  # of their contents, metadata, keys and signatures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 
 MAX_RECENT: Final = 1 << 15  # nodes, about 250 bytes each
 

@@ -15,12 +15,12 @@ from adapters.sprout.forest.canonical import CANONICAL_PREFIX, canonical_id
 from adapters.sprout.forest.forest import Node, Reply, created_of, decode
 from adapters.sprout.forest.node_rules import offered_until
 from adapters.sprout.wire.codec import NodeLine
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message
 from gateway.storage.index import Index
+from gateway.storage.index_queries import PAGE
 from gateway.storage.index_schema import KnownId, Row
-from gateway.storage.lookup import PAGE
 from gateway.storage.record import Entry, Fact
 
 from .recent import RecentNodes

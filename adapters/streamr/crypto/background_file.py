@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.access.access import write_secret
+from gateway.access.authorization import write_secret
 
 Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 

@@ -20,7 +20,7 @@ from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import StreamMessage
 from gateway.core import jsontext
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.session import Session
 
 from .background_file import Work

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.access.access import SecretFileError, read_secret
-from gateway.core.bounded import BoundedMap
+from gateway.access.authorization import SecretFileError, read_secret
+from gateway.core.bounded_maps import BoundedMap
 
 from .background_file import BackgroundFile, Work
 from .group_keys import GroupKey, decode_group_key

@@ -18,14 +18,14 @@ from adapters.streamr.crypto.keys import DerivedKeys, EthereumAccount
 from adapters.streamr.crypto.signing import sign_message
 from adapters.streamr.wire.ids import NAME, inbox_id, stream_of
 from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.message import LATE_AFTER, Message
 
 from .stored import ChainPosition
 
 if TYPE_CHECKING:
     from gateway.core.peers import PeerRegistry
-    from gateway.storage.lookup import Lookup
+    from gateway.storage.index_queries import Lookup
 
 MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
 INDEXED_AFTER = 60_000  # ms after which a head is certainly in the index

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.access.access import SecretFileError, read_secret
+from gateway.access.authorization import SecretFileError, read_secret
 from gateway.storage.record_schema import MAX_NUMBER
 
 MAX_LOGOUTS = 8_192  # tokens, some 1 MiB of memory and of file

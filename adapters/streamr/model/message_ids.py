@@ -19,7 +19,7 @@ from adapters.streamr.wire.ids import NAME, channel_of
 from adapters.streamr.wire.message import MessageID
 from gateway.core import jsontext
 from gateway.core.message import Message
-from gateway.storage.lookup import Lookup
+from gateway.storage.index_queries import Lookup
 
 from .stored import ChainPosition
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from adapters.streamr.wire.checks import MAX_INTEGER
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 
 MAX_POSITIONS = 65_536  # authors in channels; the others share the floor of their channel
 MAX_FLOORS = 4_096  # channels whose floor is in memory; the others are looked up in the index

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from adapters.streamr.wire.ids import NAME, stream_of
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.message import Message
 from gateway.storage.index_schema import Row
 
 if TYPE_CHECKING:
+    from gateway.storage.index_queries import Lookup
     from gateway.storage.index_schema import Statement
-    from gateway.storage.lookup import Lookup
     from gateway.storage.record import Fact
 
 MAX_SEEN = 65_536  # senders whose rows are known to be in the tables

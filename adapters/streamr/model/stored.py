@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from adapters.streamr.wire.checks import MAX_INTEGER
 from gateway.core.message import Message
+from gateway.storage.index_queries import PAGE, Lookup
 from gateway.storage.index_schema import Row
-from gateway.storage.lookup import PAGE, Lookup
 
 SLICE = 8  # messages that are read, some 30 microseconds each, between two chances for others
 STEP_BYTES = 16 << 10  # bytes of content that count as another message: long ones take longer

@@ -18,16 +18,16 @@ from pydantic.alias_generators import to_camel
 from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
 from adapters.streamr.wire.validation_errors import invalid_message
-from gateway.access.access import ANONYMOUS, Right
+from gateway.access.authorization import ANONYMOUS, Right
 from gateway.core.errors import RequestError
 from gateway.core.jsontext import dumps, loads
 from gateway.storage.fact_lifetimes import Lifetime
+from gateway.storage.index_queries import PAGE
 from gateway.storage.index_schema import Row
-from gateway.storage.lookup import PAGE
 
 if TYPE_CHECKING:
     from adapters.streamr.wire.message import StreamMessage
-    from gateway.access.access import Access
+    from gateway.access.authorization import Access
     from gateway.adapter import Services
     from gateway.storage.index_schema import Statement
     from gateway.storage.record import Fact

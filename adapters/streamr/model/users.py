@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from adapters.streamr.crypto.signing import checksum
 from adapters.streamr.wire.ids import NAME
-from gateway.access.access import KEY_PREFIX, key_identity
+from gateway.access.authorization import KEY_PREFIX, key_identity
 from gateway.core.message import REST, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal

@@ -15,8 +15,8 @@ from adapters.streamr.wire.claims import without_claim
 from adapters.streamr.wire.ids import NAME, channel_of
 from adapters.streamr.wire.message import parse_message
 from adapters.streamr.wire.validation_errors import invalid_message
-from gateway.access.access import KEY_PREFIX
-from gateway.core.bounded import BoundedMap
+from gateway.access.authorization import KEY_PREFIX
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.errors import Forbidden, RequestError
 from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal

@@ -24,7 +24,7 @@ from adapters.streamr.wire.message import LATEST, NONE, StreamMessage, decode_me
 from adapters.streamr.wire.message_layouts import LAYOUTS
 from adapters.streamr.wire.partition import partition_of
 from adapters.streamr.wire.validation_errors import InvalidMessage
-from gateway.access.access import key_identity
+from gateway.access.authorization import key_identity
 from gateway.core import jsontext
 from gateway.core.errors import Forbidden, RequestError, UnknownChannel
 from gateway.core.message import REST, Message, Peer

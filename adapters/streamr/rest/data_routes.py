@@ -16,7 +16,7 @@ from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.refusals import Unauthenticated
 from adapters.streamr.wire.validation_errors import InvalidMessage
-from gateway.access.access import bearer_token
+from gateway.access.authorization import bearer_token
 from gateway.core.errors import Forbidden, UnknownChannel
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message

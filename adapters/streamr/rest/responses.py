@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME
-from gateway.access.access import bearer_token
+from gateway.access.authorization import bearer_token
 from gateway.core.errors import INTERNAL_ERROR, RequestError, Throttled
 from gateway.core.jsontext import dumps
 from gateway.http.bodies import BodyRefused, network_of

@@ -8,7 +8,7 @@ from adapters.streamr.model.login import ADDRESS
 from adapters.streamr.model.streams import OPERATIONS, InvalidDescription
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of
-from gateway.access.access import ANONYMOUS
+from gateway.access.authorization import ANONYMOUS
 from gateway.core.channels import CREATION_COST
 from gateway.core.jsontext import loads
 from gateway.core.principal import Principal

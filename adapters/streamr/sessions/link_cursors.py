@@ -10,7 +10,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from gateway.access.access import SecretFileError, read_secret
+from gateway.access.authorization import SecretFileError, read_secret
 from gateway.storage.record_schema import MAX_NUMBER, MAX_SEQ
 
 CURSORS_FILE = "streamr-links.json"

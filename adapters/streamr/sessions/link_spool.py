@@ -17,7 +17,7 @@ from adapters.streamr.wire.codec import encode
 from adapters.streamr.wire.control import PublishRequest, ResendRequest
 from adapters.streamr.wire.ids import stream_of
 from adapters.streamr.wire.message import LATEST
-from gateway.core.bounded import BoundedMap
+from gateway.core.bounded_maps import BoundedMap
 from gateway.core.errors import RequestError
 from gateway.core.frames import text_frame
 from gateway.core.shared_ids import shared_id

@@ -1,7 +1,8 @@
 """Describes the messages on Streamr's WebSockets for `/asyncapi.json`, from the tables of the codecs.
 
 The schemas describe what the gateway writes and the libraries send. The codecs also read older forms, and forms that
-only a specification has; the schemas omit those (see `control.VARIANTS`, `layouts.FLAT_30`, `layouts.SHORT_32`).
+only a specification has; the schemas omit those (see `control.VARIANTS`, and `FLAT_30` and `SHORT_32` in
+`message_layouts`).
 """
 
 from __future__ import annotations

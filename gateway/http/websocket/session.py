@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.access.access import KEY_PREFIX, key_identity
+from gateway.access.authorization import KEY_PREFIX, key_identity
 from gateway.adapter import ConnectionRequest
 from gateway.core.channels import valid_name
 from gateway.core.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel

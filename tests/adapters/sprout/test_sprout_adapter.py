@@ -14,7 +14,7 @@ from adapters.sprout.settings import SproutSettings
 from adapters.sprout.store import recent, store
 from gateway.adapter import Listener
 from gateway.settings import config
-from gateway.storage.lookup import SEQ_OF_ID
+from gateway.storage.index_queries import SEQ_OF_ID
 
 MINUTE = 60_000
 

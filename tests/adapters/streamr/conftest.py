@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from adapters.streamr import StreamrAdapter
 from adapters.streamr.sessions.session import StreamrSession
-from gateway.access.access import Access, ApiKey
+from gateway.access.authorization import Access, ApiKey
 from gateway.adapter import ConnectionRequest, Installation, Services
 from gateway.app import RawPaths
 from gateway.core.answer_scheduler import AnswerScheduler

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.access.access import SecretFileError, digest
+from gateway.access.authorization import SecretFileError, digest
 from gateway.access.keyfile import ApiKey, KeyFile, now_ms
 
 HASH = digest("trellis_x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.access.access import Access
+from gateway.access.authorization import Access
 from gateway.access.origins import Origins, is_local
 
 

@@ -17,7 +17,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from gateway.access.access import Access, ApiKey, KeyFile, Right, digest
+from gateway.access.authorization import Access, ApiKey, KeyFile, Right, digest
 from gateway.access.keyfile import now_ms
 from gateway.access.revocation import KEY_ENDED, POLICY, RIGHT_ENDED, SLICE, Revocation
 from gateway.core.principal import Principal

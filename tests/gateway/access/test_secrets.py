@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from gateway.access.access import KeyFile, SecretFileError, digest, read_secret, write_secret
+from gateway.access.authorization import KeyFile, SecretFileError, digest, read_secret, write_secret
 from gateway.cli import app
 from tests.server import Server
 

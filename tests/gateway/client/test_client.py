@@ -16,7 +16,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.client import (
     BadAddress,
     Conflict,

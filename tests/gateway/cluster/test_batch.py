@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cluster.batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batch, entries_of
-from gateway.cluster.position import Position
+from gateway.cluster.turn_position import Position
 from gateway.core.message import Message, Peer
 from gateway.storage.record import Fact, encode
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.cluster.batch import decode_batch
-from gateway.cluster.position import Position
+from gateway.cluster.turn_position import Position
 from gateway.storage.record import Entry
 from tests.gateway.cluster.turn_members import TurnMember, UnreliableNetwork
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.access.access import Access, ApiKey, Right, digest
+from gateway.access.authorization import Access, ApiKey, Right, digest
 from gateway.access.keyfile import KeyFile, now_ms
 from gateway.cli import app
 from gateway.core.principal import Principal

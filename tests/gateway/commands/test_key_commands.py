@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
 from gateway import cli
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.access.secretfile import SecretFileError
 from gateway.backup.errors import BackupError
 from gateway.cli import app

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 from websockets.sync.client import connect
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.cli import app
 from gateway.commands.sync import _Transfer
 from gateway.reconciliation.reading import digest_of

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message
 from gateway.http import bulk, media

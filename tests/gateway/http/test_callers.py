@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import Request
 
-from gateway.access.access import NO_KEY, Access, ApiKey, KeyFile, digest, key_identity
+from gateway.access.authorization import NO_KEY, Access, ApiKey, KeyFile, digest, key_identity
 from gateway.core.errors import Throttled, UnknownChannel
 from gateway.http.callers import Caller
 from gateway.http.problems import Problem

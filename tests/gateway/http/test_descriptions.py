@@ -20,7 +20,7 @@ from adapters.sprout.adapter import SproutAdapter
 from adapters.sprout.mint.signing import SigningPool
 from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, StreamMessage
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.adapter import LIMIT_NAMES, OPERATIONS
 from gateway.demo_clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.http import rest

@@ -16,7 +16,7 @@ import anyio
 import httpx
 import pytest
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.http import events
 from gateway.shells import uvicorn_http
 from tests.gateway.http.sent_events import Event, ids, parse

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.core.errors import Unavailable
 from gateway.http.bodies import SHORT_BODY
 from gateway.http.fast_publish import Post, direct_post

@@ -14,7 +14,7 @@ from fastapi import Request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.access.access import ApiKey, KeyFile, digest
+from gateway.access.authorization import ApiKey, KeyFile, digest
 from gateway.core.errors import Forbidden, UnknownChannel
 from gateway.core.message import Message
 from gateway.http import replay

@@ -14,7 +14,7 @@ from gateway.core.message import Message
 from gateway.http import history, searches
 from gateway.http.problems import Problem
 from gateway.http.time_range import TimeRange, parse_range
-from gateway.storage import texts
+from gateway.storage import word_index
 
 LOBBY = "/v1/channels/lobby/messages"
 NOON = 1_795_435_200_000  # ms, 2026-11-23T12:00:00Z
@@ -145,14 +145,14 @@ def test_invalid_searches_are_refused(searching: tuple[Any, httpx.Client]) -> No
 def test_a_search_holds_up_other_searches_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searches, "MAX_WAITING", 1)
     _, client = request.getfixturevalue("searching")
-    begun, end, search = threading.Event(), threading.Event(), texts.search
+    begun, end, search = threading.Event(), threading.Event(), word_index.search
 
     def slow(*arguments: Any) -> Any:
         begun.set()
         assert end.wait(20)
         return search(*arguments)
 
-    monkeypatch.setattr(texts, "search", slow)
+    monkeypatch.setattr(word_index, "search", slow)
     with ThreadPoolExecutor() as pool:
         asked = [pool.submit(client.get, f"{LOBBY}?text=word")]
         assert begun.wait(20)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.core.message import Peer
 from gateway.core.names import SortedNames
 from gateway.http import listing

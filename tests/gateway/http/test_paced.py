@@ -14,7 +14,7 @@ import httpx
 import pytest
 from fastapi import Response
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.core import answer_scheduler
 from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.errors import Forbidden, Throttled, Unavailable

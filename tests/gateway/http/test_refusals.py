@@ -17,7 +17,7 @@ import httpx
 import orjson
 import pytest
 
-from gateway.access.access import KeyFile
+from gateway.access.authorization import KeyFile
 from gateway.http import bodies, media, persistent
 from gateway.storage import index, log
 from tests.gateway.http.rest_requests import LOBBY, NDJSON, PATIENCE, lines, problem, say

@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from gateway.access.access import ApiKey, KeyFile, digest
+from gateway.access.authorization import ApiKey, KeyFile, digest
 from gateway.core.channels import CREATION_COST
 from gateway.core.notices import FEW
 from gateway.http.replay import GRACE_MS

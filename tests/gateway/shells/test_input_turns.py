@@ -13,8 +13,8 @@ from websockets.protocol import CONNECTING, OPEN
 
 from gateway.adapter import OutboundLink
 from gateway.core.read_pacer import Penalty, ReadPacer
-from gateway.shells import client_websocket
-from gateway.shells.client_websocket import open_websocket
+from gateway.shells import dialled_websocket
+from gateway.shells.dialled_websocket import open_websocket
 from gateway.shells.input_turns import BUSY_PORTION, PORTION, InputTurns, SharedInputTurns, Step, input_turns
 from gateway.shells.links import Dialler
 from gateway.shells.turns import ALLOWANCE_SECONDS, turns_of
@@ -227,7 +227,7 @@ class FramelessProtocol:
 def test_frames_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """50,000 frames without content take the parser 0.4 s."""
 
-    monkeypatch.setattr(client_websocket, "ClientProtocol", FramelessProtocol)
+    monkeypatch.setattr(dialled_websocket, "ClientProtocol", FramelessProtocol)
 
     async def speak(stream: Any) -> None:
         async with stream:

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.core.message import Message
 from gateway.storage import index as index_module
+from gateway.storage.index_queries import PAGE
 from gateway.storage.index_schema import KnownId, Row
-from gateway.storage.lookup import PAGE
 from gateway.storage.record import Entry, Fact
 from tests.still import PATIENCE
 

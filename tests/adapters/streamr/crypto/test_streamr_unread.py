@@ -12,7 +12,7 @@ import pytest
 
 from adapters.streamr.crypto import decrypt, held_messages, keyring
 from adapters.streamr.crypto.group_keys import MAX_ID, GroupKey
-from gateway.access.access import SecretFileError, write_secret
+from gateway.access.authorization import SecretFileError, write_secret
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message
 from tests.adapters.streamr.crypto.encrypted import LONG, Writer, heard, ignored, pass_time, rsa, undecrypted

@@ -15,7 +15,7 @@ from adapters.streamr.model import login, logouts
 from adapters.streamr.model.login import LoginError, Logins
 from adapters.streamr.model.logouts import Logouts, read_logouts
 from adapters.streamr.rest.routes import PendingWrite
-from gateway.access.access import SecretFileError, write_secret
+from gateway.access.authorization import SecretFileError, write_secret
 
 NOW = 1_763_700_000_000
 SECRET = b"s" * 32

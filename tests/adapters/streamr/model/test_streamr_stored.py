@@ -24,7 +24,7 @@ from adapters.streamr.model.stored import (
     MessageRange,
 )
 from gateway.core.message import Message
-from gateway.storage.lookup import PAGE
+from gateway.storage.index_queries import PAGE
 
 
 def told(messages: Iterator[Message | None]) -> list[Any]:

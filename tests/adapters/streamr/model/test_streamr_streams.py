@@ -12,7 +12,7 @@ from adapters import ADAPTERS
 from adapters.streamr import StreamrAdapter
 from adapters.streamr.model import streams
 from adapters.streamr.model.streams import InvalidDescription
-from gateway.access.access import ApiKey, digest
+from gateway.access.authorization import ApiKey, digest
 from gateway.core.principal import Principal
 from gateway.settings.config import BadConfiguration, load
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.access.access import ApiKey, digest
+from gateway.access.authorization import ApiKey, digest
 
 
 def subscribe(broker: Any, session: Any, address: str, token: str | None = None) -> str:

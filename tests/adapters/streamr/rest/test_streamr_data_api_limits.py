@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from adapters.streamr.rest import data_routes
-from gateway.access.access import ApiKey, digest
+from gateway.access.authorization import ApiKey, digest
 from gateway.access.throttle import Throttle
 from gateway.core import answer_scheduler
 from gateway.http import paced

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.streamr.rest.core_api import CHANNELS_PER_SLICE, CoreApi, RestCaller
-from gateway.access.access import ApiKey, digest
+from gateway.access.authorization import ApiKey, digest
 from tests.adapters.streamr.rest.conftest import Caller
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.access.access import ApiKey, digest
+from gateway.access.authorization import ApiKey, digest
 from gateway.access.revocation import Revocation
 from gateway.access.throttle import Throttle
 from gateway.http import bodies

@@ -12,7 +12,7 @@ import pytest
 
 from adapters.streamr.crypto.signing import checksum
 from adapters.streamr.sessions import base_session
-from gateway.access.access import ApiKey, digest
+from gateway.access.authorization import ApiKey, digest
 from tests.adapters.streamr.sessions.answers import FAILED, contents, error
 
 # Who is who

@@ -26,7 +26,7 @@ from adapters.streamr.wire.network import (
     decode_network,
     encode_network,
 )
-from gateway.access.access import ApiKey, digest
+from gateway.access.authorization import ApiKey, digest
 from gateway.access.throttle import Throttle
 from gateway.adapter import ConnectionRequest
 from gateway.core.frames import payload

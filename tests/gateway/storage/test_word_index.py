@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import SearchRefused, SearchTooLong
 from gateway.core.message import MessageIds
-from gateway.storage import texts
+from gateway.storage import word_index
 from gateway.storage.index import Index
 from gateway.storage.log import SealPolicy
 from gateway.storage.segments import Segments
-from gateway.storage.texts import Search, expression_of, search, text_of
+from gateway.storage.word_index import Search, expression_of, search, text_of
 
 BEYOND = 1 << 60
 
@@ -32,7 +32,7 @@ def indexed(data: Path, **options: Any) -> Index:
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time passes for a search, however busy the machine is."""
-    monkeypatch.setattr(texts, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(word_index, "monotonic", lambda: 0.0)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_text_of_collects_the_strings_of_a_content() -> None:
     assert text_of(b'{"a": "one", "b": [1, null, "two", {"c": "three"}]}') == "one\ntwo\nthree"
     assert text_of(b'"ab"') == "ab"
     assert text_of(b"[1, true]") == ""
-    assert text_of(b'"' + b"x" * texts.MAX_INDEXED + b'"') == ""
+    assert text_of(b'"' + b"x" * word_index.MAX_INDEXED + b'"') == ""
 
 
 def test_words_phrases_and_prefixes_are_found_in_one_channel(core: Any, find: Callable[..., list[int]]) -> None:
@@ -140,10 +140,10 @@ def test_a_search_that_takes_long_is_stopped(
         looks.append(len(looks) / 100)
         return looks[-1]
 
-    monkeypatch.setattr(texts, "monotonic", clock)
+    monkeypatch.setattr(word_index, "monotonic", clock)
     assert len(find("word", limit=3_000)) == 2_000
-    monkeypatch.setattr(texts, "STEPS", 10)
+    monkeypatch.setattr(word_index, "STEPS", 10)
     looks.clear()
     with pytest.raises(SearchTooLong, match="took more than 1 s"):
         find("word", limit=3_000)
-    assert looks[-1] - texts.SEARCH_SECONDS == pytest.approx(0.01)
+    assert looks[-1] - word_index.SEARCH_SECONDS == pytest.approx(0.01)

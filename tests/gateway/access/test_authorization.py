@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.access import VERBS, Access, ApiKey, KeyFile, Right, bearer_token, digest
+from gateway.access.authorization import VERBS, Access, ApiKey, KeyFile, Right, bearer_token, digest
 from gateway.core.principal import Principal
 
 ANONYMOUS = Principal("topic_relay:anonymous")
@@ -161,7 +161,7 @@ def test_a_check_that_fails_is_denied(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("gateway.access.access.first_match", fail)
+    monkeypatch.setattr("gateway.access.authorization.first_match", fail)
     assert access.allowed(k, "publish", "lobby") is False
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message, MessageIds, Peer
-from gateway.storage.lookup import PAGE
+from gateway.storage.index_queries import PAGE
 from gateway.storage.record import Fact
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from websockets.sync.server import Server, ServerConnection, serve
 
 from gateway.core.frames import text_frame
 from gateway.shells import portable_shell as shell
-from gateway.shells.client_websocket import ClientWebSocketWire, open_websocket
+from gateway.shells.dialled_websocket import ClientWebSocketWire, open_websocket
 from tests.turns_of_others import turns_of_others
 from tests.waiting import until
 

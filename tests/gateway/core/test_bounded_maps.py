@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.bounded import BoundedMap, SizedMap
+from gateway.core.bounded_maps import BoundedMap, SizedMap
 
 LIMIT, MAX_SIZE = 4, 10
 

@@ -21,7 +21,7 @@ from gateway.core.principal import Principal
 
 from .keyfile import DEFAULT_RIGHTS, ApiKey, KeyFile, digest, now_ms
 from .origins import Origins
-from .rights import ALL, VERBS, Right, Rights, denials_first, first_match
+from .right_patterns import ALL, VERBS, Right, Rights, denials_first, first_match
 from .secretfile import SecretFileError, read_secret, write_secret
 
 # fmt: off
