@@ -199,7 +199,7 @@ def test_a_crash_at_each_step_loses_no_fact(
     days(core, 2)
     core.say(b'"today"')
     core.settle()
-    core.until(lambda: not core.segments.open_path(core.segments.first_seqs[-1]).exists())  # the log's thread is done
+    until(lambda: not core.segments.open_path(core.segments.first_seqs[-1]).exists())  # the log's thread is done
     facts = [line for line in lines(core) if is_fact(line)]
 
     with monkeypatch.context() as patched:
