@@ -25,6 +25,7 @@ from .locks import JobLock
 from .run import BatchCounts, Run, check_batches, record_batch
 from .schemas import MESSAGES, TableSpec
 from .sinks.delta import Table
+from .sinks.files import Staged
 from .sinks.state import SpansByGateway, TableState
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS = 2_000_000  # records that become one batch
 BATCH_SPANS = 100  # spans of records that become one batch: each is a condition, and Spark takes them apart recursively
-STAGED_AT_ONCE = 2  # tables of one job: while one is planned or has too few rows for all cores, the other is computed
+STAGED_AT_ONCE = 2  # tables of one job, so that no core is idle while Spark plans one of them
 SOURCE_STATE = "made of"  # the note of a rebuilt table: `state_of` its sources
 
 Transform = Callable[[Run, "DataFrame"], "DataFrame"]
@@ -89,15 +90,23 @@ def rebuild(
             return 0
         began = time.monotonic()
         counts = BatchCounts(job, newest.batch + 1, rows_in=sum(rows for _, rows in of))
-        with ThreadPoolExecutor(STAGED_AT_ONCE) as pool:
-            all_staged = pool.map(lambda spec: outputs[spec].stage(tables[spec](run)), stale)
-            for spec, staged in zip(stale, all_staged, strict=True):
+        pool = ThreadPoolExecutor(STAGED_AT_ONCE)
+        try:
+            staging = {spec: pool.submit(_stage, run, outputs[spec], tables[spec]) for spec in stale}
+            for spec, future in staging.items():
+                staged = future.result()
                 counts.rows_out += staged.rows
                 state = TableState(counts.batch, notes={SOURCE_STATE: of}, counts=counts.row(began))
                 newest = outputs[spec].replace(staged, state, batch=True)
+        finally:
+            pool.shutdown(cancel_futures=True)  # after a failure no other table is begun
         record_batch(run, job, newest)
         run.say(str(counts))
         return 1
+
+
+def _stage(run: Run, output: Table, function: Callable[[Run], DataFrame]) -> Staged:
+    return output.stage(function(run))
 
 
 def _open(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,7 +22,7 @@ from gateway.storage.record import Fact
 from pipeline import codecs, derive, jobs
 from pipeline.config import LogSource, Options
 from pipeline.errors import DamagedWarehouse, Unreachable
-from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, stats
+from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, questions, stats
 from pipeline.run import Run
 from pipeline.schemas import (
     ARBOR_NODES,
@@ -31,13 +32,18 @@ from pipeline.schemas import (
     GAPS,
     INTEGRITY,
     MESSAGES,
+    STORAGE,
     STREAMR,
+    THREADS,
     TOPIC_PACKETS,
     TableSpec,
 )
 from pipeline.sinks import bus
+from pipeline.sinks.delta import Table
+from pipeline.transforms.questions import TABLES as ANSWERED
 from tests.pipeline.generate import MIXED, START, counted, lines, message, mixed, start, write
 from tests.pipeline.ingested import cut_off, files, records
+from tests.still import PATIENCE
 
 MakeRun = Callable[..., Run]
 VERIFYING = (ingest, decode, integrity)
@@ -70,6 +76,36 @@ def test_piece_by_piece_is_the_same_as_at_once(make_run: MakeRun, log: Path, who
     assert len(rows(run, STREAMR)) == streams, "each was decoded once"
     query = f'SELECT count(*) FROM {files(run.table(INTEGRITY).path)} GROUP BY log_seq, "check"'
     assert set(duckdb.execute(query).fetchall()) == {(1,)}, "each was verified once"
+
+
+def test_a_rebuild_cut_off_after_a_table_is_finished(
+    make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a commit has failed, no other table is begun; the next run makes those that are missing."""
+    write(log, MIXED[:80], each=80)
+    run, begun, over = make_run(), list[str](), threading.Event()
+    ingest.run(run)
+    stage, commit = Table.stage, Table.replace
+
+    def stage_one(table: Table, frame: Any) -> Any:
+        begun.append(table.spec.name)
+        assert table.spec is ANSWERED[0] or over.wait(PATIENCE)
+        return stage(table, frame)
+
+    def commit_one(table: Table, *arguments: Any, **options: Any) -> Any:
+        commit(table, *arguments, **options)
+        over.set()
+        raise OSError("the machine stops here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "stage", stage_one)
+        patched.setattr(Table, "replace", commit_one)
+        with pytest.raises(OSError, match="stops here"):
+            questions.run(run)
+    assert 1 <= len(begun) <= 1 + derive.STAGED_AT_ONCE < len(ANSWERED)
+    assert [questions.run(run), questions.run(run)] == [1, 0]
+    assert all(rows(run, spec) for spec in (STORAGE, THREADS))
+    assert sorted(row["batch"] for row in records(run, BATCHES) if row["job"] == questions.JOB) == [1, 2]
 
 
 def test_the_session_starts_without_the_library_that_slows_it(spark: SparkSession) -> None:
