@@ -43,7 +43,7 @@ class LogSource:
 
 @dataclass(frozen=True, slots=True)
 class HttpSource:
-    """A gateway whose log is read over HTTP; *key* is an API key with the right `admin`."""
+    """A gateway whose log is read over HTTP; *key* is an API key with the right `admin:*`."""
 
     url: str
     key: str | None = None
@@ -68,7 +68,7 @@ Source = LogSource | HttpSource | GroveSource | DumpSource
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that a job can be told.
+    """The options of a job.
 
     *warehouse* is the directory of the tables. If they are in *objects* instead, it has only locks and the report.
     *heap_megabytes* is the heap of the driver and of each executor. *publish* is the URL of the gateway on which

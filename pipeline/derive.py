@@ -22,7 +22,7 @@ from . import spans
 from .copies import add_once, remove_old_copies
 from .errors import DamagedWarehouse
 from .locks import JobLock
-from .run import BatchCounts, Run, check_batches, record_batch
+from .run import BatchCounts, Run, check_batches, complete_batches, record_batch
 from .schemas import MESSAGES, TableSpec
 from .sinks.delta import Table
 from .sinks.files import Staged
@@ -54,7 +54,7 @@ def update(run: Run, job: str, tables: Mapping[TableSpec, Transform], after: Seq
         while plan is not None or (plan := _next_plan(run, states[last], after)):
             began, batch = time.monotonic(), states[last].batch + 1
             rows = _records(run, plan)
-            counts = BatchCounts(job, batch, *_seq_range(plan), rows_in=_record_count(plan))
+            counts = BatchCounts(job, batch, *_seq_range(plan), rows_in=_record_count(plan["todo"]))
             for spec, function in tables.items():
                 if states[spec].batch < batch:  # else the table was finished before the attempt ended
                     staged = add_once(run, outputs[spec], outputs[spec].stage(function(run, rows)))
@@ -71,7 +71,7 @@ def update(run: Run, job: str, tables: Mapping[TableSpec, Transform], after: Seq
             run.say(str(counts))
             plan, done = None, done + 1
     if not done:
-        run.say_once(f"{job}: nothing to do, {_size(states[last]):,} records were processed before")
+        run.say_once(f"{job}: nothing to do, {_record_count(states[last].spans):,} records were processed before")
     return done
 
 
@@ -82,21 +82,21 @@ def rebuild(
     with JobLock(run.options.warehouse, job):
         outputs, states = _open(run, job, tables)
         newest = max(states.values(), key=lambda state: state.batch)
-        check_batches(run, job, newest)
-        of = [state_of(run.table(spec).state()) for spec in sources]
-        stale = [spec for spec in tables if states[spec].notes.get(SOURCE_STATE) != of]
+        batch = complete_batches(run, job, newest) + 1  # more than the tables have if they were removed
+        source_states = [state_of(run.table(spec).state()) for spec in sources]
+        stale = [spec for spec in tables if states[spec].notes.get(SOURCE_STATE) != source_states]
         if not stale:
             run.say_once(f"{job}: nothing to do, its sources have not changed")
             return 0
         began = time.monotonic()
-        counts = BatchCounts(job, newest.batch + 1, rows_in=sum(rows for _, rows in of))
+        counts = BatchCounts(job, batch, rows_in=sum(rows for _, rows in source_states))
         pool = ThreadPoolExecutor(STAGED_AT_ONCE)
         try:
             staging = {spec: pool.submit(_stage, run, outputs[spec], tables[spec]) for spec in stale}
             for spec, future in staging.items():
                 staged = future.result()
                 counts.rows_out += staged.rows
-                state = TableState(counts.batch, notes={SOURCE_STATE: of}, counts=counts.row(began))
+                state = TableState(counts.batch, notes={SOURCE_STATE: source_states}, counts=counts.row(began))
                 newest = outputs[spec].replace(staged, state, batch=True)
         finally:
             pool.shutdown(cancel_futures=True)  # after a failure no other table is begun
@@ -170,14 +170,10 @@ def _records(run: Run, plan: dict[str, Any]) -> DataFrame:
     )
 
 
-def _size(state: TableState) -> int:
-    return sum(last - first + 1 for ranges in state.spans.values() for first, last in ranges)
-
-
 def _seq_range(plan: dict[str, Any]) -> tuple[int, int]:
     ends = [span for ranges in plan["todo"].values() for span in ranges]
     return min(first for first, _ in ends), max(last for _, last in ends)
 
 
-def _record_count(plan: dict[str, Any]) -> int:
-    return sum(last - first + 1 for ranges in plan["todo"].values() for first, last in ranges)
+def _record_count(by_gateway: SpansByGateway) -> int:
+    return sum(last - first + 1 for ranges in by_gateway.values() for first, last in ranges)

@@ -17,6 +17,10 @@ class NoJava(PipelineError):
     """No Java that Spark can run on was found."""
 
 
+class NotStarted(PipelineError):
+    """Spark refuses its settings or its master."""
+
+
 class JobLocked(PipelineError):
     """Another process runs the job."""
 

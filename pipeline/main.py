@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
-from pathlib import Path
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
 
 from .config import FORMAT, FORMAT_FILE, Options
 from .errors import PipelineError, Unreachable
+from .interrupts import Interrupts
 from .jobs import MIGRATE, SQL, job
 from .locks import JobLock
 from .migrate import migrate
@@ -17,42 +21,54 @@ from .run import Run, to_terminal
 from .session import start
 from .sinks.files import sync, write_json
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
 
 def execute(name: str, options: Options) -> int:
-    """Run the job *name* with *options*, which `preflight` has checked; return the exit code: 0 done, 1 failed."""
-    if name == MIGRATE:
-        return _migrate(options.warehouse)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    """Run the job *name* with *options*, which `preflight` has checked; return the exit code.
+
+    0: done, or stopped by a signal if it was to go on until then; 1: failed; 128 and the number of the signal: stopped
+    by it before the job was done.
+    """
     try:
+        if name == MIGRATE:
+            migrate(options.warehouse, to_terminal)
+            return 0
         _prepare(options)
-        to_terminal(f"{name}: starting Spark on {options.master}")
-        run = Run(start(options), options)
-        try:
-            if name == SQL:
-                job(name)(run)
-            else:
-                repeat(name, run, stop)
-        finally:
-            run.spark.stop()
+        return _with_spark(name, options)
     except PipelineError as error:
         to_terminal(f"trellis: {error}")
         return 1
-    except Exception as error:
-        if not stop.is_set():
-            raise
-        to_terminal(f"{name}: stopped ({type(error).__name__})")  # Ctrl-C reaches the JVM as well
-    return 0
 
 
-def _migrate(warehouse: Path) -> int:
+def _with_spark(name: str, options: Options) -> int:
+    interrupts = Interrupts()
+    to_terminal(f"{name}: starting Spark on {options.master}")
+    run = Run(start(options), options)
+    interrupts.listen()
+    work: Callable[[], object] = partial(job(name), run) if name == SQL else partial(repeat, name, run)
     try:
-        migrate(warehouse, to_terminal)
-    except PipelineError as error:
-        to_terminal(f"trellis: {error}")
-        return 1
-    return 0
+        interrupts.run(work, partial(_cancel, run.spark))
+    finally:
+        with suppress(Py4JError, OSError):  # the JVM ends too if it receives the signal
+            run.spark.stop()
+    if interrupts.received is None:
+        return 0
+    to_terminal(f"{name}: stopped")
+    return 0 if options.follow else 128 + interrupts.received
+
+
+def _cancel(spark: SparkSession) -> None:
+    """Cancel what Spark does, without its reports of what failed for that reason."""
+    from pyspark.accumulators import AccumulatorTCPServer
+
+    # Its thread would print a traceback if the JVM, which may have received the signal too, closes the connection.
+    setattr(AccumulatorTCPServer, "handle_error", lambda *_: None)  # noqa: B010  (a method, for mypy)
+    spark.sparkContext.setLogLevel("OFF")
+    spark.sparkContext.cancelAllJobs()
 
 
 def _prepare(options: Options) -> None:
@@ -70,13 +86,14 @@ def _prepare(options: Options) -> None:
         raise PipelineError(f"{options.tables} cannot be written: {error.strerror or error}") from None
 
 
-def repeat(name: str, run: Run, stop: threading.Event) -> None:
-    """Run the job *name* once or, with the option *follow*, until *stop* is set; a gateway may then be away."""
+def repeat(name: str, run: Run) -> None:
+    """Run the job *name* once or, with the option *follow*, again and again; a gateway may then be away."""
     do, last_trouble = job(name), ""
     with JobLock(run.options.warehouse, f"run-{name}", patience_seconds=0):
         if not run.options.follow:
             do(run)
-        while run.options.follow and not stop.is_set():
+            run.say(f"{name}: done")
+        while run.options.follow:
             try:
                 done, trouble = do(run), ""
             except Unreachable as error:
@@ -85,5 +102,4 @@ def repeat(name: str, run: Run, stop: threading.Event) -> None:
                 run.say(f"{name}: {trouble}; it is tried again" if trouble else f"{name}: goes on")
                 last_trouble = trouble
             if not done:
-                stop.wait(run.options.interval_seconds)
-    run.say(f"{name}: done")
+                time.sleep(run.options.interval_seconds)

@@ -1,8 +1,8 @@
 """Where tables are: in a directory of a file system, or below a prefix of an object store (S3).
 
-The store, its region and its keys are told by the variables that all programs for S3 know: `AWS_ENDPOINT_URL`,
-`AWS_REGION`, `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. An object appears whole or not at all, so nothing has to
-be renamed or synced there.
+The variables that all programs for S3 use name the store, its region and its keys: `AWS_ENDPOINT_URL`, `AWS_REGION`,
+`AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. An object appears whole or not at all, so nothing has to be renamed or
+synced there.
 """
 
 from __future__ import annotations

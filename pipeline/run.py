@@ -74,17 +74,23 @@ def check_batches(run: Run, job: str, state: TableState) -> None:
 
     The row of its last batch is added if the job ended before that.
     """
+    recorded = complete_batches(run, job, state)
+    if recorded > state.batch:
+        raise DamagedWarehouse(
+            f"{BATCHES.name} has {recorded} batches of {job}, and its tables have {state.batch}: another run would"
+            " write them again or leave them out. Put the tables back that are missing; or remove all tables of the"
+            f" job and {BATCHES.name}, and it begins again"
+        )
+
+
+def complete_batches(run: Run, job: str, state: TableState) -> int:
+    """Add the last batch of *job*, which *state* has, to `ops/batches` if the job ended before; return their number."""
     table = run.table(BATCHES, job)
     with locked(run, table.spec):
-        there = table.batch_of(job)
-    if there > state.batch:
-        raise DamagedWarehouse(
-            f"{BATCHES.name} has {there} batches of {job}, and its tables have {state.batch}: another run would write"
-            " them again or leave them out. Put the tables back that are missing; or remove all tables of the job and"
-            f" {BATCHES.name}, and it begins again"
-        )
-    if there < state.batch:
+        recorded = table.batch_of(job)
+    if recorded < state.batch:
         record_batch(run, job, state)
+    return max(recorded, state.batch)
 
 
 def record_batch(run: Run, job: str, state: TableState) -> None:

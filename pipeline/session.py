@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import Options
+from .errors import NotStarted
 from .jvm import class_sharing_options, find_java, jars, java_home
 from .locks import FOLDER
 from .places import ENDPOINT
@@ -28,7 +29,9 @@ SHUFFLE_PARTITIONS = 8  # partitions after a shuffle; adaptive execution merges 
 
 
 def start(options: Options) -> SparkSession:
-    """Return the session for *options*; the first call starts a JVM and raises `NoJava` if there is no Java for it.
+    """Return the session for *options*; the first call starts a JVM.
+
+    Raise `NoJava` if there is no Java for it, `NotStarted` if Spark refuses its settings or its master.
 
     Under `spark-submit` the JVM runs already, and the settings and the master of spark-submit take precedence.
     """
@@ -38,6 +41,8 @@ def start(options: Options) -> SparkSession:
     else:
         share = class_sharing_options(find_java(os.environ), os.environ)
         prepare(os.environ, local=local)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("trellis")
@@ -49,9 +54,21 @@ def start(options: Options) -> SparkSession:
     for name, value in settings(options, share).items():
         if name not in submitted_settings:
             builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except (Py4JError, PySparkRuntimeError) as error:
+        raise NotStarted(f"Spark does not start: {_reason(error)}") from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of what *error* says; in Java's words, with the first cause, if it is Java's."""
+    cause = thrown = getattr(error, "java_exception", None)
+    while cause is not None and (deeper := cause.getCause()) is not None:
+        cause = deeper
+    said = [str(error if thrown is None else each).partition("\n")[0] for each in (thrown, cause)]
+    return ", because of ".join(dict.fromkeys(said))
 
 
 def prepare(environment: os._Environ[str], *, local: bool) -> None:

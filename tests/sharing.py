@@ -18,7 +18,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 PIPELINE: Final = "tests/pipeline/"
-RUN_PROGRAMS: Final = ("connect", "gateway", "live", "object_store", "processes")
+RUN_PROGRAMS: Final = ("connect", "gateway", "interrupts", "live", "object_store", "processes")
 PROGRAMS: Final = tuple(f"{PIPELINE}test_{name}.py" for name in RUN_PROGRAMS)
 MEASURED: Final = "tests/attacks/test_attacks"  # how the names begin of files that measure
 BESIDE: Final = 1  # other processes that work meanwhile

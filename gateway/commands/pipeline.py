@@ -44,7 +44,7 @@ Warehouse = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="Process the pending records, then exit (the default).")]
 Follow = Annotated[bool, typer.Option("--follow", help="Continue until stopped.")]
 Interval = Annotated[float, typer.Option(min=0, help="Seconds between two polls for new records.")]
-Master = Annotated[str, typer.Option(help="local[N] or spark://HOST:PORT.")]
+Master = Annotated[str, typer.Option(help="local[N], spark://HOST:PORT, k8s://URL or yarn.")]
 Heap = Annotated[int, typer.Option(min=256, help="Megabytes of the driver's heap, and of each executor's.")]
 KeepHours = Annotated[
     int, typer.Option(min=0, help="Hours for which `compact` keeps the files of older versions of a table.")

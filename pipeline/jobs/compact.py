@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pipeline import spans
 from pipeline.locks import JobLock
-from pipeline.run import BatchCounts, Run, locked
+from pipeline.run import Run, locked
 from pipeline.schemas import ARBOR_NODES, BATCHES, MESSAGES, STREAMR, TABLES, TOPIC_PACKETS
 from pipeline.sinks.delta import Table
 from pipeline.sinks.state import SpansByGateway
@@ -49,8 +49,8 @@ def _compact(run: Run, table: Table, old: SpansByGateway) -> bool:
     table.vacuum(run.options.keep_hours, VACUUM_FILES if run.options.follow else 1)
     if not before and not removed:
         return False
-    counts = BatchCounts(JOB, 0, rows_out=table.state().rows, seconds=time.monotonic() - began)
-    run.say(f"{counts} ({table.spec.name}: {before} files became {after})")
+    rows, seconds = table.state().rows, time.monotonic() - began
+    run.say(f"{JOB}: {table.spec.name}: {before} files became {after}, {rows:,} rows, {seconds:.1f} s")
     return True
 
 

@@ -387,6 +387,18 @@ def test_derived_tables_that_do_not_belong_together_are_refused(make_run: MakeRu
         decode.run(run)
 
 
+def test_a_removed_table_that_is_rebuilt_is_made_again(make_run: MakeRun, log: Path) -> None:
+    """It has no state that cannot be made again, unlike a table to which batches are added."""
+    write(log, MIXED[:80], each=80)
+    run = make_run()
+    assert [job.run(run) for job in (ingest, decode, forest)] == [1, 1, 1]
+    before = rows(run, FOREST)
+    shutil.rmtree(run.table(FOREST).path)
+    assert [forest.run(run), forest.run(run)] == [1, 0]
+    assert rows(run, FOREST) == before != []
+    assert sorted(row["batch"] for row in records(run, BATCHES) if row["job"] == forest.JOB) == [1, 2]
+
+
 def test_rows_that_another_program_changed_are_refused(make_run: MakeRun, log: Path) -> None:
     write(log, lines(mixed(40)))
     run = make_run()

@@ -59,6 +59,9 @@ FAULTS = {
     "no such master":      (["gaps", "--master", "locl[2]"], "--master 'locl[2]' is none of"),
     "no cores":            (["gaps", "--master", "local[0]"], "--master 'local[0]' is none of"),
     "an absent master":    (["gaps", "--master", "spark://127.0.0.1:1,[::1]:1"], "--master: nothing listens at"),
+    "no Kubernetes":       (["gaps", "--master", "k8s://https://127.0.0.1:1"], "--master: nothing listens at k8s://"),
+    "no configuration":    (["gaps", "--master", "yarn"], "set HADOOP_CONF_DIR"),
+    "too large a heap":    (["gaps", "--heap", "99999999"], "--heap 99999999: this machine has "),
     "half a master":       (["gaps", "--master", "spark://here"], "--master: nothing listens at spark://here"),
 }
 # fmt: on
@@ -81,6 +84,8 @@ def test_a_fault_is_one_line(here: Path, name: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "pipeline.main", None)  # nothing may start
     for variable, value in NO_STORE.items():
         monkeypatch.setenv(variable, value)
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     arguments, words = FAULTS[name]
     given = ["--warehouse", str(here / "warehouse"), *(text.replace(HERE, str(here)) for text in arguments[1:])]
     done = CliRunner().invoke(app, ["pipeline", arguments[0], *given])

@@ -47,6 +47,7 @@ EACH_ROUND = 100  # records that are new when a job is killed
 PATIENCE = 240.0
 COMMITS = 26  # of all jobs when something is new, and about that many
 WRITTEN = re.compile(r"/_delta_log/\d{20}\.json$|/report\.html$")
+SEED = int(os.environ.get("TRELLIS_SEED") or time.time_ns() % 1_000_000)  # of the kills
 PANDAS = os.environ.get("PANDAS_PYTHON")
 ROOT = Path(__file__).parents[2]
 
@@ -100,7 +101,7 @@ def seen(table: Path) -> list[int]:
 @pytest.mark.skipif(not SOAK, reason="test_live.py kills once; `make soak` many times")
 @pytest.mark.timeout(60 * ROUNDS + 300)
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_there_twice(spark: Any, tmp_path: Path) -> None:
-    dice = random.Random(int(os.environ.get("TRELLIS_SEED", "1")))
+    dice = random.Random(SEED)
     told = lines(mixed(40 * (ROUNDS + 1)))
     log, warehouse = tmp_path / "log", tmp_path / "warehouse"
     table = warehouse / MESSAGES.name
@@ -178,27 +179,25 @@ def made_at_once(spark: Any, folder: Path, told: list[bytes]) -> Run:
 @pytest.mark.timeout(3 * PATIENCE * ROUNDS + 900)
 def test_every_job_is_exact_whenever_it_is_killed(spark: Any, tmp_path: Path) -> None:
     """All jobs, killed at random moments: while they start, or at some commit of some job; the next run ends well."""
-    dice = random.Random(int(os.environ.get("TRELLIS_SEED", "1")))
+    dice = random.Random(SEED)
     log, warehouse = tmp_path / "log", tmp_path / "warehouse"
     told = [*lines(mixed(EACH_ROUND * ROUNDS)), b"rubbish\n"]
-    run = Run(spark, Options(warehouse, LogSource(log), keep_hours=0), lambda _text: None)
+    given = ["all", "--source", f"log:{log}", "--warehouse", str(warehouse), "--master", "local[2]", "--heap", "512"]
     after: Counter[str] = Counter()
     for n in range(ROUNDS):
         some = told[EACH_ROUND * n : EACH_ROUND * (n + 1) + (n + 1 == ROUNDS)]
         write(log, some, each=len(some), first=EACH_ROUND * n + 1)
-        follow = ["--follow", "--interval", "0.1", "--master", "local[2]", "--heap", "512"]
-        process = trellis("all", "--source", f"log:{log}", "--warehouse", str(warehouse), *follow)
-        after[killed(process, warehouse, dice)] += 1
+        after[killed(trellis(*given, "--follow", "--interval", "0.1"), warehouse, dice)] += 1
         for spec in TABLES:
             check_keys(warehouse, spec)
         time.sleep(3)  # a JVM outlives its driver
-        for name in ORDER:
-            job(name)(run)
+        ended(trellis(*given, "--keep-hours", "0"))
         assert sorted(seen(warehouse / MESSAGES.name)) == [*range(1, EACH_ROUND * (n + 1) + 1)]
         for spec in TABLES:
             check_keys(warehouse, spec)
-    print(f"{ROUNDS} kills, after a commit of: {dict(after)}")  # noqa: T201  (for docs/pipeline.md, with -s)
+    print(f"{ROUNDS} kills of seed {SEED}, after a commit of: {dict(after)}")  # noqa: T201  (for docs/pipeline.md, with -s)
     whole = made_at_once(spark, tmp_path / "whole", told)
+    run = Run(spark, Options(warehouse), lambda _text: None)
     for spec in set(TABLES) - {REJECTS, BATCHES}:
         assert digest(warehouse / spec.name) == digest(whole.options.warehouse / spec.name), spec.name
         columns = [name for name in spec.schema.fieldNames() if name != "checked_at"]

@@ -1,0 +1,121 @@
+"""Jobs end soon, with one line and a clear exit code, when they are told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from pipeline import main
+from pipeline.config import Options
+from pipeline.interrupts import SIGNALS
+from pipeline.run import Run
+from tests.pipeline.generate import MIXED, write
+from tests.pipeline.test_processes import PATIENCE, trellis
+
+PROGRAM = """
+import sys, time
+from pipeline.interrupts import Interrupts
+def work():
+    print("begun", flush=True)
+    time.sleep({seconds})
+    {last}
+def cancel():
+    print("cancelled", flush=True)
+    raise OSError("as of a JVM that is gone")
+interrupts = Interrupts()
+interrupts.run(work, cancel)
+print(interrupts.received, flush=True)
+"""
+
+
+def program(seconds: float, last: str = "pass") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM.format(seconds=seconds, last=last)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(process: subprocess.Popen[bytes], words: bytes) -> None:
+    assert process.stderr is not None
+    lines = []
+    while words not in (line := process.stderr.readline()):
+        lines.append(line)
+        assert line, lines
+
+
+@pytest.mark.timeout(2 * PATIENCE)
+def test_ctrl_c_ends_a_job_with_one_line(tmp_path: Path) -> None:
+    """It reaches the JVM and its workers as well, in the middle of what they do."""
+    write(tmp_path / "log", MIXED, each=60)
+    given = ["--source", f"log:{tmp_path}/log", "--warehouse", f"{tmp_path}/tables", "--master", "local[2]"]
+    process = trellis("all", *given, "--heap", "512", "--follow")
+    until(process, b"ingest: batch 1: ")
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert (errors, process.returncode) == (b"all: stopped\n", 0)
+
+
+def test_a_job_that_is_stopped_before_it_is_done_fails(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What Spark does for it is cancelled."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    raised = []
+
+    def work(_run: Run) -> int:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        try:
+            spark.sparkContext.parallelize([600.0], 1).foreach(time.sleep)
+        except Py4JJavaError as error:
+            raised.append(str(error.java_exception))
+            raise
+        return 1
+
+    monkeypatch.setattr(main, "start", lambda _options: spark)
+    monkeypatch.setattr(main, "job", lambda _name: work)
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+    try:
+        assert main.execute("gaps", Options(tmp_path)) == 128 + signal.SIGTERM
+    finally:
+        spark.sparkContext.setLogLevel("ERROR")
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert ["cancelled" in text for text in raised] == [True]
+    assert capsys.readouterr().err == "gaps: starting Spark on local[*]\ngaps: stopped\n"
+
+
+def test_work_that_cannot_be_cancelled_is_left_behind() -> None:
+    process = program(600)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert (errors, process.returncode) == ("", 0)
+    *cancelled, received = out.splitlines()
+    assert received == str(signal.SIGINT.value)
+    assert {*cancelled} == {"cancelled"}
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    process = program(600)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "cancelled\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_without_a_signal_the_work_is_waited_for_and_its_exception_raised() -> None:
+    out, errors = program(0).communicate(timeout=60)
+    assert (out, errors) == ("begun\nNone\n", "")
+    out, errors = program(0, "raise KeyError('x')").communicate(timeout=60)
+    assert (out, errors.splitlines()[-1]) == ("begun\n", "KeyError: 'x'")
