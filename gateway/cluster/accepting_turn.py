@@ -127,6 +127,8 @@ class Turn:
         self._removed: set[str] = set()  # names of gateways for which nobody waits
         self._left = BoundedMap[str, None](MAX_LEFT)  # members for which nobody waits
         self._wanted: dict[str, _Wish] = {}  # by the members that want it, in order
+        self._holder = NOBODY  # as of the batch that was followed last
+        self._granted = BoundedMap[str, int](MAX_LEFT)  # the batches that began the last turn of each member
         self._heard = self._begun = clock()
         self._refuses = False  # whether publishers are refused, because the stream did not answer
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
@@ -155,7 +157,8 @@ class Turn:
 
     def wanted(self, member: str, batches: int = 0) -> None:
         """Note that another *member* wants the turn, which it said after so many *batches* that counted; 0: unknown."""
-        if member != self.me and member not in self._left:
+        is_granted = 0 < batches < (self._granted.get(member) or 0)
+        if member != self.me and member not in self._left and not is_granted:
             self._wanted[member] = _Wish(self._clock(), batches)
             self._pass_on_if_wanted()
 
@@ -280,8 +283,10 @@ class Turn:
     def _follow_turn(self) -> None:
         """Begin or end this gateway's turn, if the batch that just counted says so, and send what is pending."""
         holder = self.position.holder
-        if (wish := self._wanted.pop(holder, None)) is not None and wish.batches >= self.position.number:
-            self._wanted[holder] = wish  # again, since that turn: it was heard before the batch was read here
+        if holder != self._holder:
+            self._holder, self._granted[holder] = holder, self.position.number
+            if (wish := self._wanted.pop(holder, None)) is not None and wish.batches >= self.position.number:
+                self._wanted[holder] = wish  # again, since that turn: it was heard before the batch was read here
         if holder == self.me and self._next is None and not self.acting:
             self.acting, self._wanting = True, None
             self._begun = self._clock()

@@ -43,7 +43,8 @@ STALLED_SECONDS = 10.0  # without a message although the stream has more, after 
 RETRY_SECONDS = 0.1  # between two consumers
 HOLE_SECONDS = 20.0  # for which all answers say that the stream lacks something, after which it does
 LIFETIME_SECONDS = 60.0  # of a consumer that asks for nothing
-HEARTBEAT, EXPIRED, FULL = "100", "408", "maxbytes"  # two statuses of a portion, and a word in a description of one
+HEARTBEAT, EXPIRED = "100", "408"  # statuses
+FULL, COMPLETE = "maxbytes", "batch completed"  # in descriptions of another status, which also ends consumers
 NO_STREAM = (
     "the NATS servers have no stream {}, of which {:,} entries were read: it was deleted, or the servers have lost it. "
     "What was accepted is in the logs of the members: begin a new stream with the longest of them "
@@ -303,11 +304,11 @@ class EntryReader:
 
     def _hear_status(self, headers: dict[str, str]) -> None:
         """Note a heartbeat, the end of a portion, or the end of the consumer."""
-        status = headers.get("Status", "")
-        if status == HEARTBEAT:
+        status, description = headers.get("Status", ""), headers.get("Description", "").lower()
+        if status == HEARTBEAT or COMPLETE in description:  # the second follows the last message, which was counted
             return
         self._open = False
-        self._ended = status != EXPIRED and FULL not in headers.get("Description", "").lower()
+        self._ended = status != EXPIRED and FULL not in description
 
     def _hand_over(self) -> None:
         entries, self._entries = self._entries, []

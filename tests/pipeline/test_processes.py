@@ -48,7 +48,7 @@ PATIENCE = 240.0
 COMMITS = 26  # of all jobs when something is new, and about that many
 WRITTEN = re.compile(r"/_delta_log/\d{20}\.json$|/report\.html$")
 SEED = int(os.environ.get("TRELLIS_SEED") or time.time_ns() % 1_000_000)  # of the kills
-PANDAS = os.environ.get("PANDAS_PYTHON")
+PANDAS = os.environ.get("PANDAS_PYTHON") or None
 ROOT = Path(__file__).parents[2]
 
 

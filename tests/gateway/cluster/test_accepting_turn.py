@@ -44,6 +44,33 @@ def test_a_wish_may_be_heard_before_the_batch_that_gave_the_turn_before(
     assert late.turn._first_wanting() == other.turn.me, "whoever had the turn comes last"
 
 
+def test_a_wish_counts_although_a_batch_of_the_turn_before_comes_later(world: UnreliableNetwork) -> None:
+    """That batch does not begin a turn. Once the wish is granted, what is heard of it later does not count."""
+    one, other = world.members
+    one.say()
+    settle(world, one)
+    late = TurnMember(world, "c")
+    late.read_all()
+    one.say()
+    while one.calls:
+        one.run()
+    assert decode_batch(world.stream[-1]).holder == one.turn.me
+    one.turn.wanted(other.turn.me)
+    world.now += QUANTUM_SECONDS
+    one.turn.tick()
+    assert not one.turn.acting
+    one.say()  # wants the turn again, before its batch has come
+    late.turn.wanted(one.turn.me, one.turn.position.number)
+    late.read_all()
+    assert one.turn.me in late.turn._wanted
+    settle(world, other)
+    settle(world, one)
+    late.read_all()
+    assert late.turn.position.holder == one.turn.me
+    late.turn.wanted(one.turn.me, 1)
+    assert one.turn.me not in late.turn._wanted
+
+
 @pytest.fixture
 def world() -> UnreliableNetwork:
     world = UnreliableNetwork()

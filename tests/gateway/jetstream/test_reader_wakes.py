@@ -16,6 +16,7 @@ from gateway.jetstream import reader
 from gateway.jetstream.reader import PORTION, EntryReader, StreamEntry
 
 TURNS = 10_000  # of the loop; only a reader that waits for its time to pass needs more
+BATCH_COMPLETED = {"Status": "409", "Description": "Batch Completed", "Nats-Pending-Messages": "0"}
 CONSUMER_DELETED = {"Status": "409", "Description": "Consumer Deleted"}
 
 
@@ -66,6 +67,11 @@ class BusyConnection:
             self.sent += 1
             metadata = SimpleNamespace(sequence=SimpleNamespace(stream=self.sent), timestamp=datetime.now(UTC))
             await self._hear(SimpleNamespace(reply="$JS.ACK", metadata=metadata, data=b"x", headers=None))
+
+    async def complete_portion(self) -> None:
+        """A portion comes, after which some servers say so (2.15 does)."""
+        await self.send_portion()
+        await self._hear(SimpleNamespace(reply="", headers=BATCH_COMPLETED))
 
     async def send_heartbeat(self) -> None:
         """The server says that it still has the consumer."""
@@ -120,6 +126,12 @@ def test_a_portion_that_comes_while_asking_waits_is_followed_by_the_next(connect
     connection.meanwhile["publish"] = connection.send_portion
     asyncio.run(connection.until(lambda: connection.count("publish") == 2))
     assert connection.reader.position == PORTION
+    assert connection.count("add_consumer") == 1
+
+
+def test_a_complete_portion_does_not_end_the_consumer(connection: BusyConnection) -> None:
+    connection.meanwhile["publish"] = connection.complete_portion
+    asyncio.run(connection.until(lambda: connection.count("publish") == 2))
     assert connection.count("add_consumer") == 1
 
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import nats
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nats.js.manager import JetStreamManager
 from typer.testing import CliRunner
 from zlib_ng.zlib_ng import crc32
 
@@ -105,6 +107,13 @@ def test_all_read_one_order(server: NatsServer, join: Join) -> None:
     assert (f"nats://{found.server}", found.reconnects) == (server.url, 0)
     assert found.stored is not None
     assert found.stored.first == 1
+    assert asyncio.run(consumers(server)) == 2, "each has one, however many portions it reads"
+
+
+async def consumers(server: NatsServer) -> int:
+    """How many the stream has; the server keeps one for a minute after it was used last."""
+    async with await nats.connect(server.url) as client:
+        return len(await JetStreamManager(client).consumers_info("test"))
 
 
 def test_a_signal_reaches_all_members_or_one(join: Join) -> None:
