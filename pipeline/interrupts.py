@@ -4,65 +4,60 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
-
-from py4j.protocol import Py4JError
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 CANCEL_SECONDS: Final = 0.2  # between two attempts: a thread may start another Spark job after one was cancelled
 GIVE_UP_SECONDS: Final = 5.0  # a thread that waits for something else is then left behind; the process ends anyway
 
-Outcome = signal.Signals | BaseException | None
-
 
 class Interrupts:
     """Receives SIGINT and SIGTERM from its creation on; a second one ends the process at once.
 
-    PySpark raises an exception in the main thread instead, wherever that is, also in the middle of a request to the
-    JVM, whose connection cannot be used afterwards.
+    PySpark would raise an exception in the main thread instead, also in the middle of a request to the JVM, whose
+    connection cannot be used afterwards. It does so only if Spark is started in the main thread.
     """
 
     def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()  # a signal handler may put something into this kind
-        self.listen()
-
-    def listen(self) -> None:
-        """Install the handlers, again once there is a Spark session, which has installed one of its own."""
+        self._received: signal.Signals | None = None
+        self._stop = threading.Event()
+        self._wake: SimpleQueue[None] = SimpleQueue()  # a signal handler may put something into this kind
+        self._error: BaseException | None = None
+        self._done = False
         for number in SIGNALS:
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, _frame: object) -> None:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        self.received = signal.Signals(number)
-        self._outcomes.put(self.received)
+        self._received = signal.Signals(number)
+        self._wake.put(None)
 
-    def run(self, work: Callable[[], object], cancel: Callable[[], None]) -> None:
-        """Run *work* in a thread until it ends or a signal is received; *cancel* ends what it waits for in Spark.
+    def run(self, work: Callable[[threading.Event], object], cancel: Callable[[], bool]) -> signal.Signals | None:
+        """Run *work* in a thread; return the signal that ended it, None if it was done.
 
-        Exceptions of *work* are raised here, except after a signal.
+        After a signal the event that *work* got is set, and *cancel* is called until the thread ends or there is
+        nothing to cancel. Exceptions of *work* are raised here, except after a signal.
         """
         thread = threading.Thread(target=self._work, args=(work,), name="job", daemon=True)
         thread.start()
-        outcome = self._outcomes.get()
-        if self.received is None and outcome is not None:
-            assert isinstance(outcome, BaseException)
-            raise outcome
-        for _ in range(round(GIVE_UP_SECONDS / CANCEL_SECONDS)):
-            if self.received is None or not thread.is_alive():
-                break
-            with suppress(Py4JError, OSError):  # the JVM may have received the signal too
-                cancel()
-            thread.join(CANCEL_SECONDS)
+        self._wake.get()
+        if self._received is not None:
+            self._stop.set()
+            ends = time.monotonic() + GIVE_UP_SECONDS
+            while thread.is_alive() and time.monotonic() < ends and cancel():
+                thread.join(CANCEL_SECONDS)
+        elif self._error is not None:
+            raise self._error
+        return None if self._done else self._received
 
-    def _work(self, work: Callable[[], object]) -> None:
+    def _work(self, work: Callable[[threading.Event], object]) -> None:
         try:
-            work()
+            work(self._stop)
+            self._done = True
         except BaseException as error:
-            self._outcomes.put(error)
-        else:
-            self._outcomes.put(None)
+            self._error = error
+        self._wake.put(None)

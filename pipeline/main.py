@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,9 +21,7 @@ from .session import start
 from .sinks.files import sync, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
+    from threading import Event
 
 
 def execute(name: str, options: Options) -> int:
@@ -47,28 +44,40 @@ def execute(name: str, options: Options) -> int:
 def _with_spark(name: str, options: Options) -> int:
     interrupts = Interrupts()
     to_terminal(f"{name}: starting Spark on {options.master}")
-    run = Run(start(options), options)
-    interrupts.listen()
-    work: Callable[[], object] = partial(job(name), run) if name == SQL else partial(repeat, name, run)
-    try:
-        interrupts.run(work, partial(_cancel, run.spark))
-    finally:
-        with suppress(Py4JError, OSError):  # the JVM ends too if it receives the signal
-            run.spark.stop()
-    if interrupts.received is None:
+    number = interrupts.run(partial(_do, name, options), _cancel)
+    if number is None:
         return 0
     to_terminal(f"{name}: stopped")
-    return 0 if options.follow else 128 + interrupts.received
+    return 0 if options.follow else 128 + number
 
 
-def _cancel(spark: SparkSession) -> None:
-    """Cancel what Spark does, without its reports of what failed for that reason."""
+def _do(name: str, options: Options, stop: Event) -> None:
+    """Start Spark, and run the job *name*."""
     from pyspark.accumulators import AccumulatorTCPServer
 
-    # Its thread would print a traceback if the JVM, which may have received the signal too, closes the connection.
+    # It would print a traceback if the JVM, which receives most signals as well, closes its connection.
     setattr(AccumulatorTCPServer, "handle_error", lambda *_: None)  # noqa: B010  (a method, for mypy)
-    spark.sparkContext.setLogLevel("OFF")
-    spark.sparkContext.cancelAllJobs()
+    run = Run(start(options), options)
+    try:
+        if name == SQL:
+            job(name)(run)
+        else:
+            repeat(name, run, stop)
+    finally:
+        with suppress(Py4JError, OSError):  # the JVM may have ended
+            run.spark.stop()
+
+
+def _cancel() -> bool:
+    """Cancel what Spark does, without its reports of what failed for that reason; return False if it has not begun."""
+    from pyspark import SparkContext
+
+    if (context := SparkContext._active_spark_context) is None:
+        return False
+    with suppress(Py4JError, OSError, AttributeError):  # the JVM may have ended, and the context not be complete
+        context.setLogLevel("OFF")
+        context.cancelAllJobs()
+    return True
 
 
 def _prepare(options: Options) -> None:
@@ -86,14 +95,13 @@ def _prepare(options: Options) -> None:
         raise PipelineError(f"{options.tables} cannot be written: {error.strerror or error}") from None
 
 
-def repeat(name: str, run: Run) -> None:
-    """Run the job *name* once or, with the option *follow*, again and again; a gateway may then be away."""
+def repeat(name: str, run: Run, stop: Event) -> None:
+    """Run the job *name* once or, with the option *follow*, until *stop* is set; a gateway may then be away."""
     do, last_trouble = job(name), ""
     with JobLock(run.options.warehouse, f"run-{name}", patience_seconds=0):
         if not run.options.follow:
             do(run)
-            run.say(f"{name}: done")
-        while run.options.follow:
+        while run.options.follow and not stop.is_set():
             try:
                 done, trouble = do(run), ""
             except Unreachable as error:
@@ -102,4 +110,5 @@ def repeat(name: str, run: Run) -> None:
                 run.say(f"{name}: {trouble}; it is tried again" if trouble else f"{name}: goes on")
                 last_trouble = trouble
             if not done:
-                time.sleep(run.options.interval_seconds)
+                stop.wait(run.options.interval_seconds)
+    run.say(f"{name}: {'stopped' if run.options.follow else 'done'}")

@@ -30,10 +30,10 @@ from .places import ObjectPath, Place, exists, read
 
 TIMEOUT_SECONDS: Final = 5.0  # for the answer of a gateway that takes connections: it may have much to do
 CONNECT_SECONDS: Final = 1.0
-HTTPS_PORT: Final = 443  # of a Kubernetes API whose URL has none
+HTTP_PORT, HTTPS_PORT = 80, 443  # of a Kubernetes API whose URL has none
 SUBMITTED_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program that it starts
 MASTER: Final = re.compile(r"local(\[([1-9]\d*|\*)(,[1-9]\d*)?\])?|yarn|(spark|k8s)://.+")
-CLUSTER: Final = re.compile(r"(?:spark|k8s)://(?:https?://)?([^/]+)/?")  # addresses, with commas between
+CLUSTER: Final = re.compile(r"(?:spark|k8s)://((?:https?://)?)([^/]+)")  # a scheme, and addresses with commas between
 
 # The kinds of source that a job reads, and what they are called; other jobs read only tables.
 LOGS: Final = (LogSource, HttpSource), "log:DIR or http:URL"
@@ -50,9 +50,6 @@ def check(job: str, options: Options) -> None:
     """Raise `BadOption` if *job* cannot work with *options*."""
     if not MASTER.fullmatch(options.master):
         raise BadOption(f"--master {options.master!r} is none of local[N], spark://HOST:PORT, k8s://URL and yarn")
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-    if options.heap_megabytes > memory:
-        raise BadOption(f"--heap {options.heap_megabytes}: this machine has {memory:,} MB")
     if options.key is not None and not (options.key.isascii() and options.key.isprintable()):
         raise BadOption("the key in TRELLIS_KEY or --key has characters that no key has")
     if job in READS:
@@ -70,12 +67,16 @@ def check(job: str, options: Options) -> None:
     if options.publish is not None:
         _request(options.publish, "/v1/protocols", options.key, "--publish")
     if job != MIGRATE and SUBMITTED_VARIABLE not in os.environ:
-        _check_spark(options.master)
+        _check_spark(options)
 
 
-def _check_spark(master: str) -> None:
-    """Raise `BadOption` if Spark cannot start: without Java, or without a master of its cluster."""
-    if (clustered := CLUSTER.fullmatch(master)) and not any(map(_listens, clustered[1].split(","))):
+def _check_spark(options: Options) -> None:
+    """Raise `BadOption` if Spark cannot start: without Java, memory for its heap, or a master of its cluster."""
+    master, memory = options.master, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    if options.heap_megabytes > memory:
+        raise BadOption(f"--heap {options.heap_megabytes}: this machine has {memory:,} MB")
+    cluster = CLUSTER.match(master)
+    if cluster and not any(_listens(f"{cluster[1]}{each}") for each in cluster[2].split(",")):
         raise BadOption(f"--master: nothing listens at {master}")
     if master == "yarn" and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
         raise BadOption("--master yarn: set HADOOP_CONF_DIR to the directory of the cluster's configuration")
@@ -86,9 +87,11 @@ def _check_spark(master: str) -> None:
 
 
 def _listens(address: str) -> bool:
+    """Whether a program listens at *address*, which has a port or is a URL."""
     try:
-        parts = urlsplit(f"//{address}")
-        with socket.create_connection((parts.hostname or "", parts.port or HTTPS_PORT), CONNECT_SECONDS):
+        parts = urlsplit(address if "//" in address else f"//{address}")
+        port = parts.port or (HTTP_PORT if parts.scheme == "http" else HTTPS_PORT)
+        with socket.create_connection((parts.hostname or "", port), CONNECT_SECONDS):
             return True
     except (OSError, ValueError, OverflowError):
         return False

@@ -45,7 +45,7 @@ Once = Annotated[bool, typer.Option("--once", help="Process the pending records,
 Follow = Annotated[bool, typer.Option("--follow", help="Continue until stopped.")]
 Interval = Annotated[float, typer.Option(min=0, help="Seconds between two polls for new records.")]
 Master = Annotated[str, typer.Option(help="local[N], spark://HOST:PORT, k8s://URL or yarn.")]
-Heap = Annotated[int, typer.Option(min=256, help="Megabytes of the driver's heap, and of each executor's.")]
+Heap = Annotated[int, typer.Option(min=450, help="Megabytes of the driver's heap, and of each executor's.")]
 KeepHours = Annotated[
     int, typer.Option(min=0, help="Hours for which `compact` keeps the files of older versions of a table.")
 ]

@@ -216,7 +216,7 @@ class BusyGateway(Spoiled):
 
 def test_following_continues_when_the_gateway_returns(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway is away, has no time for the workers, and then has."""
-    said, tries = list[str](), list[str]()
+    stop, said, tries = threading.Event(), list[str](), list[str]()
     with ThreadingHTTPServer(("127.0.0.1", 0), BusyGateway) as server:
         url = f"http://127.0.0.1:{server.server_port}"
         run = replace(make_run(source=HttpSource(url), follow=True, interval_seconds=0), say=said.append)
@@ -226,14 +226,13 @@ def test_following_continues_when_the_gateway_returns(make_run: MakeRun, monkeyp
             if tries[-1] == "away":
                 run = replace(run, options=replace(run.options, source=HttpSource("http://127.0.0.1:1")))
             server.RequestHandlerClass = BusyGateway if tries[-1] == "busy" else Spoiled
-            if len(tries) > 4:
-                raise StopIteration
+            if len(tries) == 4:
+                stop.set()
             return ingest.run(run)
 
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setattr(main, "job", lambda _name: attempt)
-        with pytest.raises(StopIteration):
-            main.repeat("ingest", run)
+        main.repeat("ingest", run, stop)
         server.shutdown()
     troubles = [text for text in said if "it is tried again" in text]
     assert ["cannot be reached" in troubles[0], "answers 503" in troubles[1], len(troubles)] == [True, True, 2]

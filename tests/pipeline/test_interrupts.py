@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -24,21 +25,21 @@ from tests.pipeline.test_processes import PATIENCE, trellis
 PROGRAM = """
 import sys, time
 from pipeline.interrupts import Interrupts
-def work():
+def work(stop):
     print("begun", flush=True)
-    time.sleep({seconds})
-    {last}
+    {wait}
 def cancel():
     print("cancelled", flush=True)
-    raise OSError("as of a JVM that is gone")
-interrupts = Interrupts()
-interrupts.run(work, cancel)
-print(interrupts.received, flush=True)
+    return {cancels}
+print(Interrupts().run(work, cancel), flush=True)
 """
 
 
-def program(seconds: float, last: str = "pass") -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM.format(seconds=seconds, last=last)]
+WAIT = "time.sleep(600)"
+
+
+def program(wait: str, *, cancels: bool = True) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM.format(wait=wait, cancels=cancels)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -51,15 +52,23 @@ def until(process: subprocess.Popen[bytes], words: bytes) -> None:
 
 
 @pytest.mark.timeout(2 * PATIENCE)
-def test_ctrl_c_ends_a_job_with_one_line(tmp_path: Path) -> None:
-    """It reaches the JVM and its workers as well, in the middle of what they do."""
+@pytest.mark.parametrize(
+    ("words", "number"), [(b"ingest: batch 1: ", signal.SIGINT), (b"starting Spark", signal.SIGTERM)]
+)
+def test_a_signal_to_all_programs_of_a_job_ends_it_with_one_line(
+    tmp_path: Path, words: bytes, number: signal.Signals
+) -> None:
+    """Ctrl-C, and the stop of a service, reach the JVM and its workers as well, in the middle of what they do."""
     write(tmp_path / "log", MIXED, each=60)
     given = ["--source", f"log:{tmp_path}/log", "--warehouse", f"{tmp_path}/tables", "--master", "local[2]"]
     process = trellis("all", *given, "--heap", "512", "--follow")
-    until(process, b"ingest: batch 1: ")
-    os.killpg(process.pid, signal.SIGINT)
+    until(process, words)
+    time.sleep(random.random() * 2)
+    os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=PATIENCE)
-    assert (errors, process.returncode) == (b"all: stopped\n", 0)
+    usual = (b"NOTE: Picked up JDK_JAVA_OPTIONS", b"ingest: batch ", b"decode: batch ")
+    assert [line for line in errors.splitlines() if not line.startswith(usual)] == [b"all: stopped"]
+    assert process.returncode == 0
 
 
 def test_a_job_that_is_stopped_before_it_is_done_fails(
@@ -92,19 +101,33 @@ def test_a_job_that_is_stopped_before_it_is_done_fails(
 
 
 def test_work_that_cannot_be_cancelled_is_left_behind() -> None:
-    process = program(600)
+    out = signalled(program(WAIT), signal.SIGINT)
+    assert out[-1] == str(signal.SIGINT.value)
+    assert len(out) > 2
+    assert {*out[:-1]} == {"cancelled"}
+
+
+def test_work_that_has_nothing_to_cancel_is_left_behind_at_once() -> None:
+    """As Spark while it starts."""
+    assert signalled(program(WAIT, cancels=False), signal.SIGTERM) == ["cancelled", str(signal.SIGTERM.value)]
+
+
+def test_work_that_waits_for_the_signal_is_done() -> None:
+    assert signalled(program("stop.wait(600)"), signal.SIGTERM)[-1] == "None"
+
+
+def signalled(process: subprocess.Popen[str], number: signal.Signals) -> list[str]:
+    """What *process* prints after the signal *number*, which ends its work."""
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, errors = process.communicate(timeout=60)
     assert (errors, process.returncode) == ("", 0)
-    *cancelled, received = out.splitlines()
-    assert received == str(signal.SIGINT.value)
-    assert {*cancelled} == {"cancelled"}
+    return out.splitlines()
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:
-    process = program(600)
+    process = program(WAIT)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
@@ -115,7 +138,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
 
 
 def test_without_a_signal_the_work_is_waited_for_and_its_exception_raised() -> None:
-    out, errors = program(0).communicate(timeout=60)
+    out, errors = program("pass").communicate(timeout=60)
     assert (out, errors) == ("begun\nNone\n", "")
-    out, errors = program(0, "raise KeyError('x')").communicate(timeout=60)
+    out, errors = program("raise KeyError('x')").communicate(timeout=60)
     assert (out, errors.splitlines()[-1]) == ("begun\n", "KeyError: 'x'")

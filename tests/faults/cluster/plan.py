@@ -40,7 +40,7 @@ CLUSTER_FAULTS = (
 FAULTS = (*GATEWAY_FAULTS, *SERVER_FAULTS, *CLUSTER_FAULTS)
 QUICK = (  # what happens in each round of a quick run, in any order
     *(("kill gateway",), ("pause gateway", "clock"), ("cut gateway",), ("full disk",), ("newcomer",), ("newcomer",)),
-    *(("kill holder", "kill leader"), ("cut gateway", "pause server"), ("no quorum",)),
+    *(("kill holder", "kill leader"), ("cut gateway", "pause server"), ("cut server", "stop gateway"), ("no quorum",)),
 )
 JUMPS = (-86_400 * 3, -3_600, -30, -2, 2, 30, 300)  # seconds; further ahead all that authors date would be history
 SECONDS, QUICK_SECONDS = (0.1, 5.0), (0.1, 0.3)  # that a fault lasts
