@@ -21,6 +21,10 @@ class NotStarted(PipelineError):
     """Spark refuses its settings or its master."""
 
 
+class SparkEnded(PipelineError):
+    """Spark's Java process ended while a job ran."""
+
+
 class JobLocked(PipelineError):
     """Another process runs the job."""
 

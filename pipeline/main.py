@@ -7,10 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from .config import FORMAT, FORMAT_FILE, Options
-from .errors import PipelineError, Unreachable
+from .errors import PipelineError, SparkEnded, Unreachable
 from .interrupts import Interrupts
 from .jobs import MIGRATE, SQL, job
 from .locks import JobLock
@@ -63,6 +63,8 @@ def _do(name: str, options: Options, stop: Event) -> None:
             job(name)(run)
         else:
             repeat(name, run, stop)
+    except (Py4JNetworkError, ConnectionRefusedError):
+        raise SparkEnded("Spark's Java process has ended; if it lacked memory, try a larger --heap") from None
     finally:
         with suppress(Py4JError, OSError):  # the JVM may have ended
             run.spark.stop()

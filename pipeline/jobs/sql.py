@@ -48,7 +48,7 @@ def run(run: Run) -> int:
 
 
 def _lines(frame: DataFrame, names: Sequence[str]) -> Iterator[str]:
-    """Yield each row as a JSON object, whose members are called *names*; only some rows are in memory at a time."""
+    """Yield each row as a JSON object, whose members are called *names*; one partition is in memory at a time."""
     row = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
     return (line for (line,) in frame.toDF(*names).select(row).toLocalIterator())
 

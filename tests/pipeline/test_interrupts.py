@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from pipeline import main
@@ -22,6 +23,7 @@ from pipeline.run import Run
 from tests.pipeline.generate import MIXED, write
 from tests.pipeline.test_processes import PATIENCE, trellis
 
+Execute = Callable[[Callable[[Run], int]], int]
 PROGRAM = """
 import sys, time
 from pipeline.interrupts import Interrupts
@@ -71,33 +73,52 @@ def test_a_signal_to_all_programs_of_a_job_ends_it_with_one_line(
     assert process.returncode == 0
 
 
-def test_a_job_that_is_stopped_before_it_is_done_fails(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What Spark does for it is cancelled."""
+@pytest.fixture
+def execute(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Execute]:
+    """Execute a job on the Spark of these tests, and return its exit code."""
+    monkeypatch.setattr(main, "start", lambda _options: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def execute(work: Callable[[Run], int]) -> int:
+        monkeypatch.setattr(main, "job", lambda _name: work)
+        return main.execute("gaps", Options(tmp_path))
+
+    yield execute
+    spark.sparkContext.setLogLevel("ERROR")
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_a_job_that_is_stopped_before_it_is_done_fails(execute: Execute, capsys: pytest.CaptureFixture[str]) -> None:
+    """What Spark does for it is cancelled."""
     raised = []
 
-    def work(_run: Run) -> int:
+    def work(run: Run) -> int:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
         try:
-            spark.sparkContext.parallelize([600.0], 1).foreach(time.sleep)
+            run.spark.sparkContext.parallelize([600.0], 1).foreach(time.sleep)
         except Py4JJavaError as error:
             raised.append(str(error.java_exception))
             raise
         return 1
 
-    monkeypatch.setattr(main, "start", lambda _options: spark)
-    monkeypatch.setattr(main, "job", lambda _name: work)
-    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
-    try:
-        assert main.execute("gaps", Options(tmp_path)) == 128 + signal.SIGTERM
-    finally:
-        spark.sparkContext.setLogLevel("ERROR")
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    assert execute(work) == 128 + signal.SIGTERM
     assert ["cancelled" in text for text in raised] == [True]
     assert capsys.readouterr().err == "gaps: starting Spark on local[*]\ngaps: stopped\n"
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(), Py4JNetworkError()])
+def test_the_end_of_java_is_one_line(execute: Execute, capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+    """Its client raises either."""
+
+    def work(_run: Run) -> int:
+        raise error
+
+    assert execute(work) == 1
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "trellis: Spark's Java process has ended; if it lacked memory, try a larger --heap"
+    ]
 
 
 def test_work_that_cannot_be_cancelled_is_left_behind() -> None:
