@@ -21,7 +21,7 @@ from gateway.core.message import Message
 from gateway.storage.record import Fact
 from pipeline import codecs, derive, jobs
 from pipeline.config import LogSource, Options
-from pipeline.errors import DamagedWarehouse, Unreachable
+from pipeline.errors import Unreachable
 from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, questions, stats
 from pipeline.run import Run
 from pipeline.schemas import (
@@ -375,36 +375,3 @@ def test_latencies_are_published_whenever_the_gateway_logs_them(
     assert len({key for key, _ in told}) == len(told) == 3
     assert [content["channel"] for _, content in told] == ["lobby", "lobby", None]
     assert told[2][1]["latency"][0]["n"] == 9
-
-
-def test_derived_tables_that_do_not_belong_together_are_refused(make_run: MakeRun, log: Path) -> None:
-    write(log, lines(mixed(40)))
-    run = make_run()
-    ingest.run(run)
-    decode.run(run)
-    shutil.rmtree(run.table(ARBOR_NODES).path)
-    with pytest.raises(DamagedWarehouse, match="they have 1, 0, 1 batches"):
-        decode.run(run)
-
-
-def test_a_removed_table_that_is_rebuilt_is_made_again(make_run: MakeRun, log: Path) -> None:
-    """It has no state that cannot be made again, unlike a table to which batches are added."""
-    write(log, MIXED[:80], each=80)
-    run = make_run()
-    assert [job.run(run) for job in (ingest, decode, forest)] == [1, 1, 1]
-    before = rows(run, FOREST)
-    shutil.rmtree(run.table(FOREST).path)
-    assert [forest.run(run), forest.run(run)] == [1, 0]
-    assert rows(run, FOREST) == before != []
-    assert sorted(row["batch"] for row in records(run, BATCHES) if row["job"] == forest.JOB) == [1, 2]
-
-
-def test_rows_that_another_program_changed_are_refused(make_run: MakeRun, log: Path) -> None:
-    write(log, lines(mixed(40)))
-    run = make_run()
-    ingest.run(run)
-    DeltaTable(run.table(MESSAGES).path).optimize.compact(min_commit_interval=0)
-    assert ingest.run(run) == 0, "that may be done"
-    DeltaTable(run.table(MESSAGES).path).delete("seq > 30")
-    with pytest.raises(DamagedWarehouse, match=r"another program has changed the rows \(DELETE, version \d\)"):
-        ingest.run(run)
