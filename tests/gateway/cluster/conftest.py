@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import runtime
+from tests.gateway.cluster.turn_members import TurnMember, UnreliableNetwork
 from tests.properties.cluster import ClusterInstance, Stream, copy_of, next_seq
 from tests.properties.in_process_gateway import NOW, template
 from tests.properties.parties import KINDS, Party
@@ -68,3 +69,11 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     pair = Pair(tmp_path)
     yield pair
     pair.stop()
+
+
+@pytest.fixture
+def world() -> UnreliableNetwork:
+    """A network with two members that take turns."""
+    world = UnreliableNetwork()
+    world.members = [TurnMember(world, "a"), TurnMember(world, "b")]
+    return world

@@ -13,13 +13,6 @@ from gateway.storage.record import Fact, encode
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 
 
-@pytest.fixture
-def world() -> UnreliableNetwork:
-    world = UnreliableNetwork()
-    world.members = [TurnMember(world, "a"), TurnMember(world, "b")]
-    return world
-
-
 def test_the_first_claims_and_the_next_is_given_the_turn(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()

@@ -9,13 +9,6 @@ from gateway.cluster.batch import decode_batch
 from tests.gateway.cluster.turn_members import TurnMember, UnreliableNetwork, settle
 
 
-@pytest.fixture
-def world() -> UnreliableNetwork:
-    world = UnreliableNetwork()
-    world.members = [TurnMember(world, "a"), TurnMember(world, "b")]
-    return world
-
-
 def test_a_member_that_just_passed_the_turn_on_can_request_it_at_once(world: UnreliableNetwork) -> None:
     one, other = world.members
     one.say()
