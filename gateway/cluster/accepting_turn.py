@@ -1,8 +1,9 @@
 """One gateway accepts at a time: the member of a cluster whose turn it is.
 
 It has taken everything before, so it accepts as a gateway does that runs alone, and sends what it logged. All others
-log the same lines. When another member wants the turn, the holder passes it on with its last batch. If the holder sends
-nothing for the lease while a member wants the turn and the servers answer, that member claims it.
+log the same lines. When another member wants the turn, or is expected to (`busy_members`), the holder passes it on with
+its last batch. If the holder sends nothing for the lease while a member wants the turn and the servers answer, that
+member claims it.
 
 Laws of this file. Batches are sent one after another, and nothing goes to the disk before the stream has it: what the
 log has is a beginning of the stream, whenever the process ends. If a gateway accepted something that did not reach the
@@ -24,6 +25,7 @@ from gateway.core.bounded_maps import BoundedMap
 from gateway.storage.record import Entry
 
 from .batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batch, entries_of, name_of
+from .busy_members import BusyMembers
 from .removal import decode_removal
 from .turn_position import Position
 
@@ -124,8 +126,10 @@ class Turn:
         self._sent: _Sent | None = None
         self._next: str | None = None  # to whom the turn is passed when nothing is pending
         self._wanting: float | None = None  # since when
+        self._unsaid = False  # whether it did not say so, since it is expected to want it
         self._removed: set[str] = set()  # names of gateways for which nobody waits
         self._left = BoundedMap[str, None](MAX_LEFT)  # members for which nobody waits
+        self._busy = BusyMembers()
         self._wanted: dict[str, _Wish] = {}  # by the members that want it, in order
         self._holder = NOBODY  # as of the batch that was followed last
         self._granted = BoundedMap[str, int](MAX_LEFT)  # the batches that began the last turn of each member
@@ -152,8 +156,10 @@ class Turn:
     def want(self) -> None:
         """Ask for the turn, unless it is this gateway's."""
         if not self.acting and self._wanting is None:
-            self._wanting = self._clock()
-            self._ask()
+            self._wanting = now = self._clock()
+            self._unsaid = self._busy.contains(self.me, now)
+            if not self._unsaid:
+                self._ask()
 
     def wanted(self, member: str, batches: int = 0) -> None:
         """Note that another *member* wants the turn, which it said after so many *batches* that counted; 0: unknown."""
@@ -166,6 +172,7 @@ class Turn:
         """Note that another *member* has given the turn up for good, and stops: it is not to get it, nor waited for."""
         self._left[member] = None
         self._wanted.pop(member, None)
+        self._busy.forget(member)
 
     def compare(self, batches: int) -> None:
         """Note that of the stream up to here, or further, *batches* counted at another member."""
@@ -234,6 +241,7 @@ class Turn:
             return
         self._gap_since = None
         self._heard = self._clock()
+        self._busy.note(batch, self._heard)
         self.heard_other = self.heard_other if batch.member == self.me else self._heard
         self._removed.discard(name_of(batch.member))  # which came back under its name
         sent, self._sent = self._sent, None
@@ -244,14 +252,12 @@ class Turn:
             self.callbacks.turn_lost()
             return
         else:
-            acted, self.acting, self._next = self.acting, False, None
-            if acted:
-                self.callbacks.hold(None)
-            if entries:
-                self.callbacks.take(entries, list(batch.lines))
+            self._take(batch, entries)
         self._follow_turn()
-        if sent is not None and batch.member != self.me and self._wanting is not None:
-            self._ask()  # for it claimed the turn until now, and told nobody
+        was_claiming = sent is not None and batch.member != self.me
+        was_expected = self._unsaid and not self._busy.contains(self.me, self._heard)
+        if self._wanting is not None and (was_claiming or was_expected):
+            self._ask()  # for until now, it told nobody
 
     def _decoded(self, data: bytes) -> tuple[Batch, Sequence[Entry]]:
         """Return the batch in *data*, and its records unless it was just sent here; raise `BadBatch` if it is none."""
@@ -259,6 +265,13 @@ class Turn:
             return self._sent.batch, ()
         batch = decode_batch(data)
         return batch, entries_of(batch)
+
+    def _take(self, batch: Batch, entries: Sequence[Entry]) -> None:
+        acted, self.acting, self._next = self.acting, False, None
+        if acted:
+            self.callbacks.hold(None)
+        if entries:
+            self.callbacks.take(entries, list(batch.lines))
 
     def _remove(self, name: str) -> None:
         """Wait no longer for the gateway *name*, which an operator removed; if it is this one, end."""
@@ -303,7 +316,7 @@ class Turn:
     def _flush(self) -> None:
         self._due = False
         if self._sent is None and self.position.holder == self.me and (self._pending or self._next is not None):
-            if self.acting and not (self.pinned or self.requests) and (member := self._first_wanting()) is not None:
+            if self.acting and not (self.pinned or self.requests) and (member := self._next_holder()) is not None:
                 self._end(member)  # what waited was said, so the turn goes on with that
             self._send(self._gather())
         self._pass_on_if_wanted()
@@ -341,19 +354,26 @@ class Turn:
         if (unused or silent) and self._sent is None:
             self._send((), self.me)
         else:
+            self._unsaid = False
             self._transport.want(self.me, self.position.number)
 
     def _pass_on_if_wanted(self) -> None:
         """Pass the turn on if another member wants it, and this one had it long enough or does not need it."""
-        if not self.acting or self.pinned or (member := self._first_wanting()) is None:
+        if not self.acting or self.pinned:
+            return
+        is_idle = not (self._pending or self._sent or self.requests)
+        if (member := self._next_holder() if is_idle else self._first_wanting()) is None:
             return
         had = self._clock() - self._begun
-        idle = not (self._pending or self._sent)
-        if had >= (MAX_HOLD_SECONDS if self.requests else QUANTUM_SECONDS) or (idle and not self.requests):
+        if is_idle or had >= (MAX_HOLD_SECONDS if self.requests else QUANTUM_SECONDS):
             self._pass(member)
         elif not self._timed:
             self._timed = True
             self._transport.later(QUANTUM_SECONDS, self._pass_on_later)
+
+    def _next_holder(self) -> str | None:
+        """Return the member that has waited for the turn longest, or else one that is expected to want it."""
+        return self._first_wanting() or self._busy.first(self._clock(), self.me)
 
     def _first_wanting(self) -> str | None:
         """Return the member that has waited for the turn longest; one that no longer asks for it may have ended."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import GOALS, INEXACT, accepting, compare, fanning, report
+from benchmarks.cluster import GOALS, INEXACT, accepting, compare, fanning, fans, report
 from benchmarks.servers import BenchmarkServer, ServiceAddress
 from benchmarks.workload import Bench
 
@@ -36,6 +36,16 @@ def test_one_publishes_to_listeners_at_each_gateway() -> None:
     traffic, server = fanning(3).at(GATEWAYS)
     found = [(group.role, group.count, server.addresses[group.service].port) for group in traffic.groups]
     assert found == [("publisher", 1, 1), ("listener", 100, 1), ("listener", 100, 2), ("listener", 100, 3)]
+
+
+def test_deliveries_are_compared_at_the_same_rates_and_with_as_many_in_flight() -> None:
+    alone, several = fans(1), fans(3)
+    assert [*several] == [*alone] == ["200 a second", "800 a second", "64 in flight", "1 in flight"]
+    assert [(each.rhythm, each.rate, each.window) for each in several.values()][:2] == [
+        ("schedule", 200.0, 64),
+        ("schedule", 800.0, 64),
+    ]
+    assert [each.window for each in several.values()][2:] == [64, 1]
 
 
 def test_figures_are_shown_beside_their_goals() -> None:

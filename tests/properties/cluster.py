@@ -143,6 +143,7 @@ class ClusterInstance:
             if self.turn.acting:
                 return
             self.turn.want()
+            self.turn.tick()  # says so again: another gateway may have started since the turn was used here
             for node in self.stream.nodes:
                 node.transport.pump()
         raise AssertionError("the turn is not passed on")
