@@ -188,7 +188,7 @@ class Turn:
         """Give the turn up for good; return whether everything is in the stream, else call it again later."""
         self.pinned, self._wanting = False, None
         if self.acting:
-            self._pass(self._first_wanting() or NOBODY)
+            self._pass(self._next_holder() or NOBODY)
         return self.over or (self._sent is None and not self._pending and self._next is None)
 
     @property
@@ -242,6 +242,8 @@ class Turn:
         self._gap_since = None
         self._heard = self._clock()
         self._busy.note(batch, self._heard)
+        if batch.member in self._left:  # which was heard before this, its last batch
+            self._busy.forget(batch.member)
         self.heard_other = self.heard_other if batch.member == self.me else self._heard
         self._removed.discard(name_of(batch.member))  # which came back under its name
         sent, self._sent = self._sent, None

@@ -178,3 +178,26 @@ def test_a_member_that_leaves_is_not_expected(eager_world: UnreliableNetwork) ->
     for each in (holder, other):
         each.turn.left(left.turn.me)
     assert {batch.holder for batch in go_on(eager_world, 6)} == {holder.turn.me, other.turn.me}
+
+
+def test_a_member_that_left_is_not_expected_after_its_last_batch(eager_world: UnreliableNetwork) -> None:
+    """Signals are faster than batches: others may hear that it left before they read what it sent last."""
+    left, *others = members_of(eager_world)
+    for each in others:
+        each.turn.left(left.turn.me)
+    left.turn.pinned = True  # so that it sends two batches
+    assert [batch.member for batch in go_on(eager_world, 2)][:2] == [left.turn.me] * 2
+    left.turn.pinned = False
+    assert left.turn.me not in {batch.holder for batch in go_on(eager_world, 9)[2:]}
+
+
+def test_a_member_that_leaves_passes_the_turn_to_a_busy_one(eager_world: UnreliableNetwork) -> None:
+    """Which said no wish, and would wait until it may be said again."""
+    left, *others = members_of(eager_world)
+    left.rest = 0
+    left.turn.pinned = True  # it would pass the turn on at once
+    left.read_all()
+    assert left.turn.acting
+    left.turn.leave()
+    left.run()
+    assert decode_batch(eager_world.stream[-1]).holder in {each.turn.me for each in others}
