@@ -1,9 +1,9 @@
-"""Members that are expected to want the turn again, because they used it in the last two rounds.
+"""Members that are expected to want the turn again, because they used it twice within three rounds.
 
-A round has a batch of each member that used the turn lately; two rounds may take as long as three. The turn passes to a
-busy member without a wish, and a busy member makes one only if the turn does not come. While all members are busy, no
-batch is sent only to pass the turn on, and no wish is sent at all. A busy member that gets the turn and has nothing to
-send passes it on with an empty batch, and is not busy any more.
+A round has a batch of each member that used the turn lately. The turn passes to a busy member without a wish, and a
+busy member makes one only if the turn does not come. While all members are busy, no batch is sent only to pass the turn
+on, and no wish is sent at all. A busy member that gets the turn and has nothing to send passes it on with an empty
+batch, and is not busy any more.
 
 Which members are busy follows from the last batches, and from the time since the last one of each. So the member itself
 and the holder agree, but for moments, and for some rounds after one of them has started.

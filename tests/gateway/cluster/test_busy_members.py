@@ -201,3 +201,13 @@ def test_a_member_that_leaves_passes_the_turn_to_a_busy_one(eager_world: Unrelia
     left.turn.leave()
     left.run()
     assert decode_batch(eager_world.stream[-1]).holder in {each.turn.me for each in others}
+
+
+def test_a_member_that_is_not_expected_any_more_says_so_once(eager_world: UnreliableNetwork) -> None:
+    """Other batches come before its turn."""
+    holder, other, busy = members_of(eager_world)
+    for each in (holder, other):
+        each.turn._busy.forget(busy.turn.me)
+        each.turn.wanted = lambda *_: None  # type: ignore[method-assign]  # nobody hears it
+    go_on(eager_world, 30)
+    assert busy.wishes == 1
