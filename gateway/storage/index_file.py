@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from gateway.core.errors import Unavailable
@@ -89,8 +89,8 @@ class Tables:
 
     def check(self) -> None:
         """Raise `sqlite3.Error` if a check of the pages, cut off after `CHECK_SECONDS`, finds damage."""
-        end = monotonic() + CHECK_SECONDS
-        self._write.set_progress_handler(lambda: monotonic() > end, 10_000)
+        timer = threading.Timer(CHECK_SECONDS, self._write.interrupt)  # SQLite 3.40 calls no progress handler here
+        timer.start()
         try:
             (found,) = self._write.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.Error as error:
@@ -98,7 +98,8 @@ class Tables:
                 return
             raise
         finally:
-            self._write.set_progress_handler(None, 0)
+            timer.cancel()
+            timer.join()
         if found != "ok":
             raise sqlite3.DatabaseError(found)
 
