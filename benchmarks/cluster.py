@@ -37,12 +37,13 @@ INEXACT = "loads in which something did not arrive exactly once"
 NAMES = ("one", "two", "three")
 IN_FLIGHT, LISTENERS, WINDOW = 64, 100, 64
 RATES = (200, 800)  # messages a second
+FANS = (*(f"{rate} a second" for rate in RATES), f"{WINDOW} in flight", "1 in flight")
 RATIO = "deliveries per CPU-second, {}: ratio"
 GOALS = {
     "accepted a second": 4_000.0,
     "accept p50, ms": 30.0,
     "quiet accept p50, ms": 6.0,
-    **{RATIO.format(f"{rate} a second"): 0.8 for rate in RATES},
+    **{RATIO.format(name): 0.8 for name in FANS},
 }
 
 
@@ -74,8 +75,8 @@ def fanning(gateways: int, window: int = WINDOW) -> ClusterTraffic:
 
 def fans(gateways: int) -> dict[str, ClusterTraffic]:
     """The loads of one publisher and listeners at each gateway, by their names: at set rates, and in flight."""
-    at_rates = {f"{rate} a second": replace(fanning(gateways), rhythm="schedule", rate=float(rate)) for rate in RATES}
-    return at_rates | {f"{window} in flight": fanning(gateways, window) for window in (WINDOW, 1)}
+    at_rates = [replace(fanning(gateways), rhythm="schedule", rate=float(rate)) for rate in RATES]
+    return dict(zip(FANS, [*at_rates, fanning(gateways), fanning(gateways, 1)], strict=True))
 
 
 @contextmanager
