@@ -124,10 +124,15 @@ class Session(Outbox, ABC):
 
     def ask_to_read(self) -> bool:
         """Whether the shell may read from the wire; if not, it is woken once there may be room."""
-        if self._backlog or (self.saturated and (self.overloaded or not self.bus.acceptance.elsewhere)):
+        if not self.readable:
             self.bus.wait_for_log(self)  # does nothing unless the log is congested
             return False
         return True
+
+    @property
+    def readable(self) -> bool:
+        """Whether the shell reads from the wire, so that silence is the peer's."""
+        return not (self._backlog or (self.saturated and (self.overloaded or not self.bus.acceptance.elsewhere)))
 
     @property
     def ready(self) -> bool:

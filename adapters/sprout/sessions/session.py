@@ -136,7 +136,7 @@ class SproutSession(SproutConnection):
         self._arrivals.tick(now)
         self._auto_subscriber.subscribe()
         self.take_ready()
-        if (self._parser.in_message or self.handshake is not None) and not self._backlog:
+        if (self._parser.in_message or self.handshake is not None) and self.readable:
             self._silent_seconds += 1  # also if a few bytes arrive meanwhile
             if self._silent_seconds > (MESSAGE_SECONDS if self.handshake is None else self.handshake):
                 self.close(1002, "an incomplete message" if self._parser.in_message else "no message")

@@ -45,6 +45,18 @@ def test_trickling_bytes_do_not_extend_the_timeout(place: Any) -> None:
     assert line.session.closing is not None
 
 
+@pytest.mark.parametrize("said", ["", "vers"])
+def test_silence_does_not_count_while_the_gateway_reads_nothing(place: Any, said: str) -> None:
+    line = place.connect()
+    line.send(said)
+    place.gateway.log.congested = True
+    ticks(place, 100)
+    assert line.session.closing is None
+    place.gateway.log.congested = False
+    ticks(place, SECONDS + 1)
+    assert line.session.closing == (1002, "an incomplete message" if said else "no message")
+
+
 @pytest.mark.parametrize("said", ["version 0 0.0\n", "nonsense\n"])
 def test_a_peer_may_be_silent_after_its_first_message(place: Any, said: str) -> None:
     line = place.connect()
