@@ -3,7 +3,8 @@
 It has taken everything before, so it accepts as a gateway does that runs alone, and sends what it logged. All others
 log the same lines. When another member wants the turn, or is expected to (`busy_members`), the holder passes it on with
 its last batch. If the holder sends nothing for the lease while a member wants the turn and the servers answer, that
-member claims it.
+member claims it. Long before others may have claimed the turn, the holder rests: it accepts only after the stream has
+brought another batch of its own. So a gateway that is cut off neither accepts nor refuses what it cannot judge.
 
 Laws of this file. Batches are sent one after another, and nothing goes to the disk before the stream has it: what the
 log has is a beginning of the stream, whenever the process ends. If a gateway accepted something that did not reach the
@@ -28,10 +29,11 @@ from .batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batc
 from .busy_members import BusyMembers
 from .removal import decode_removal
 from .turn_position import Position
+from .wishes import Wishes
 
 LEASE_SECONDS: Final = 5.0  # without a batch of the holder, after which a waiting member claims the turn; the default
+REST_SHARE: Final = 0.6  # of the lease, without a batch, after which the holder rests
 QUANTUM_SECONDS: Final = 0.01  # that a busy gateway keeps the turn while another one wants it
-WISH_SECONDS: Final = 0.5  # for which a wish for the turn counts; members repeat it ten times a second
 MAX_LEFT: Final = 256  # members that gave the turn up for good, and are remembered
 MAX_HOLD_SECONDS: Final = 0.05  # as `QUANTUM_SECONDS`, while requests that began in this turn are under way
 STALLED_SECONDS: Final = 3.0  # of waiting after which publishers are refused instead of waiting
@@ -82,11 +84,6 @@ class TurnTransport(Protocol):
         """Whether the servers of the stream answer."""
 
 
-class _Wish(NamedTuple):
-    heard: float  # when
-    batches: int  # that counted before
-
-
 class _Sent(NamedTuple):
     data: bytes
     batch: Batch
@@ -130,10 +127,9 @@ class Turn:
         self._removed: set[str] = set()  # names of gateways for which nobody waits
         self._left = BoundedMap[str, None](MAX_LEFT)  # members for which nobody waits
         self._busy = BusyMembers()
-        self._wanted: dict[str, _Wish] = {}  # by the members that want it, in order
+        self._wishes = Wishes()
         self._holder = NOBODY  # as of the batch that was followed last
-        self._granted = BoundedMap[str, int](MAX_LEFT)  # the batches that began the last turn of each member
-        self._heard = self._begun = clock()
+        self._heard = self._sure_since = self._begun = clock()  # nobody claims the turn for a lease after `_sure_since`
         self._refuses = False  # whether publishers are refused, because the stream did not answer
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
 
@@ -157,21 +153,20 @@ class Turn:
         """Ask for the turn, unless it is this gateway's."""
         if not self.acting and self._wanting is None:
             self._wanting = now = self._clock()
-            self._unsaid = self._busy.contains(self.me, now)
+            self._unsaid = self._busy.contains(self.me, now) and not self.is_mine
             if not self._unsaid:
                 self._ask()
 
     def wanted(self, member: str, batches: int = 0) -> None:
         """Note that another *member* wants the turn, which it said after so many *batches* that counted; 0: unknown."""
-        is_granted = 0 < batches < (self._granted.get(member) or 0)
-        if member != self.me and member not in self._left and not is_granted:
-            self._wanted[member] = _Wish(self._clock(), batches)
+        if member != self.me and member not in self._left:
+            self._wishes.hear(member, batches, self._clock())
             self._pass_on_if_wanted()
 
     def left(self, member: str) -> None:
         """Note that another *member* has given the turn up for good, and stops: it is not to get it, nor waited for."""
         self._left[member] = None
-        self._wanted.pop(member, None)
+        self._wishes.forget(member)
         self._busy.forget(member)
 
     def compare(self, batches: int) -> None:
@@ -187,9 +182,14 @@ class Turn:
     def leave(self) -> bool:
         """Give the turn up for good; return whether everything is in the stream, else call it again later."""
         self.pinned, self._wanting = False, None
-        if self.acting:
+        if self.is_mine:
             self._pass(self._next_holder() or NOBODY)
         return self.over or (self._sent is None and not self._pending and self._next is None)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it is this gateway's turn; it may rest, or not have read that another one claimed the turn."""
+        return self.position.holder == self.me and self._next is None and not self.over
 
     @property
     def is_namesakes(self) -> bool:
@@ -212,6 +212,7 @@ class Turn:
             self.over, self.acting, self._gap_since = True, False, None
             self.callbacks.stream_damaged()
             return
+        self._rest_if_unsure(now)
         if self._wanting is not None:
             self._ask()
         if self.waited > STALLED_SECONDS:
@@ -247,6 +248,7 @@ class Turn:
         self.heard_other = self.heard_other if batch.member == self.me else self._heard
         self._removed.discard(name_of(batch.member))  # which came back under its name
         sent, self._sent = self._sent, None
+        self._sure_since = self._heard if sent is None or batch.member != self.me else sent.since
         if batch.member == self.me and sent is not None:
             self._confirm(sent)
         elif (sent is not None and sent.logged) or self._pending:
@@ -299,9 +301,8 @@ class Turn:
         """Begin or end this gateway's turn, if the batch that just counted says so, and send what is pending."""
         holder = self.position.holder
         if holder != self._holder:
-            self._holder, self._granted[holder] = holder, self.position.number
-            if (wish := self._wanted.pop(holder, None)) is not None and wish.batches >= self.position.number:
-                self._wanted[holder] = wish  # again, since that turn: it was heard before the batch was read here
+            self._holder = holder
+            self._wishes.grant(holder, self.position.number)
         if holder == self.me and self._next is None and not self.acting:
             self.acting, self._wanting = True, None
             self._begun = self._clock()
@@ -361,10 +362,10 @@ class Turn:
 
     def _pass_on_if_wanted(self) -> None:
         """Pass the turn on if another member wants it, and this one had it long enough or does not need it."""
-        if not self.acting or self.pinned:
+        if not self.is_mine or self.pinned:
             return
         is_idle = not (self._pending or self._sent or self.requests)
-        if (member := self._next_holder() if is_idle else self._first_wanting()) is None:
+        if (member := self._next_holder() if is_idle else self._wishes.first(self._clock())) is None:
             return
         had = self._clock() - self._begun
         if is_idle or had >= (MAX_HOLD_SECONDS if self.requests else QUANTUM_SECONDS):
@@ -375,15 +376,14 @@ class Turn:
 
     def _next_holder(self) -> str | None:
         """Return the member that has waited for the turn longest, or else one that is expected to want it."""
-        return self._first_wanting() or self._busy.first(self._clock(), self.me)
-
-    def _first_wanting(self) -> str | None:
-        """Return the member that has waited for the turn longest; one that no longer asks for it may have ended."""
         now = self._clock()
-        since = now - WISH_SECONDS
-        while (member := next(iter(self._wanted), None)) is not None and self._wanted[member].heard < since:
-            del self._wanted[member]
-        return member
+        return self._wishes.first(now) or self._busy.first(now, self.me)
+
+    def _rest_if_unsure(self, now: float) -> None:
+        """Accept nothing until the next batch has come, if another member may claim the turn before long."""
+        if self.acting and not self.pinned and now - self._sure_since > REST_SHARE * self._lease:
+            self.acting = False
+            self.callbacks.hold(None)
 
     def _pass_on_later(self) -> None:
         self._timed = False

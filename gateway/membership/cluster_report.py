@@ -23,7 +23,7 @@ def report(membership: Membership, cluster: str) -> dict[str, Any]:
     return {
         "name": cluster,
         "member": name_of(turn.me),
-        "accepts": turn.acting,
+        "accepts": turn.is_mine,
         "turn": None if holder == NOBODY else name_of(holder),
         "trouble": membership.trouble,
         "batch": turn.position.number,
@@ -102,7 +102,7 @@ def _current(membership: Membership) -> int:
 
 _GAUGES: Mapping[str, Callable[[Membership], float]] = {
     "cluster_members": lambda membership: len(membership.signalling.members()),
-    "cluster_accepts": lambda membership: membership.turn.acting,
+    "cluster_accepts": lambda membership: membership.turn.is_mine,
     "cluster_connected": lambda membership: membership.transport.status().connected,
     "cluster_replicas_current": _current,
     "cluster_last_batch": lambda membership: membership.turn.position.number,

@@ -211,7 +211,7 @@ class Membership:
         turn = self.turn
         clock = 0 if self._time is None else self._time.own()
         place, number, end = self.transport.place, turn.position.number, turn.position.next_seq
-        heartbeat = Heartbeat(turn.me, _VERSION, end, place, turn.acting, clock=clock, batches=number)
+        heartbeat = Heartbeat(turn.me, _VERSION, end, place, turn.is_mine, clock=clock, batches=number)
         heartbeat.block, heartbeat.digest = self.comparison.told
         return heartbeat
 

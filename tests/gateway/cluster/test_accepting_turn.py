@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
-from gateway.cluster.accepting_turn import LEASE_SECONDS, MAX_AHEAD, QUANTUM_SECONDS, STALLED_SECONDS, WISH_SECONDS
+from gateway.cluster.accepting_turn import LEASE_SECONDS, MAX_AHEAD, QUANTUM_SECONDS, STALLED_SECONDS
 from gateway.cluster.batch import Batch, decode_batch, encode_batch
 from gateway.cluster.removal import decode_removal, encode_removal
+from gateway.cluster.wishes import WISH_SECONDS
 from gateway.storage.record import Fact, encode
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 

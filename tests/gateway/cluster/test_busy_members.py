@@ -157,7 +157,7 @@ def test_a_member_that_is_expected_in_vain_says_that_it_wants_the_turn(eager_wor
     holder, other, busy = members_of(eager_world)
     for each in (holder, other):
         each.turn._busy.forget(busy.turn.me)
-    assert not busy.turn._wanted
+    assert not busy.turn._wishes._heard
     assert busy.turn.me not in {batch.member for batch in go_on(eager_world, 2)}
     assert busy.wishes == 0
     busy.turn.tick()

@@ -31,6 +31,7 @@ async def forget(url: str, place: int) -> None:
     manager = client.jsm()
     found = await manager.stream_info("main")
     await manager.update_stream(found.config.evolve(max_msgs=found.state.last_seq - place))
+    await manager.update_stream(found.config)  # more batches come
     await client.close()
 
 

@@ -20,7 +20,7 @@ def test_a_member_that_just_passed_the_turn_on_can_request_it_at_once(world: Unr
         while member.calls:
             member.run()
     other.read_all()
-    assert one.turn.me in other.turn._wanted or not other.turn.acting, "it need not wait for a tick"
+    assert one.turn.me in other.turn._wishes._heard or not other.turn.acting, "it need not wait for a tick"
 
 
 @pytest.mark.parametrize(("wish", "is_kept"), [(0, False), (1, True)])
@@ -36,8 +36,8 @@ def test_a_wish_may_be_heard_before_the_batch_that_gave_the_turn_before(
     late.turn.wanted(other.turn.me)
     late.turn.wanted(one.turn.me, wish)
     late.read_one()
-    assert (one.turn.me in late.turn._wanted) == is_kept
-    assert late.turn._first_wanting() == other.turn.me, "whoever had the turn comes last"
+    assert (one.turn.me in late.turn._wishes._heard) == is_kept
+    assert late.turn._wishes.first(world.now) == other.turn.me, "whoever had the turn comes last"
 
 
 def test_a_wish_counts_although_a_batch_of_the_turn_before_comes_later(world: UnreliableNetwork) -> None:
@@ -58,10 +58,10 @@ def test_a_wish_counts_although_a_batch_of_the_turn_before_comes_later(world: Un
     one.say()  # wants the turn again, before its batch has come
     late.turn.wanted(one.turn.me, one.turn.position.number)
     late.read_all()
-    assert one.turn.me in late.turn._wanted
+    assert one.turn.me in late.turn._wishes._heard
     settle(world, other)
     settle(world, one)
     late.read_all()
     assert late.turn.position.holder == one.turn.me
     late.turn.wanted(one.turn.me, 1)
-    assert one.turn.me not in late.turn._wanted
+    assert one.turn.me not in late.turn._wishes._heard
