@@ -9,8 +9,9 @@ memory.
 `StreamrParts.stored` reads the messages of a channel (`ids.channel_of`), and `Forms.stream_message` converts each.
 
 Invariants. An answer contains what was accepted before the request, and nothing later. Memory holds no more than a page
-of keys and 1 MiB of the messages of one millisecond. After each `SLICE` steps of work, more of which a long message
-takes, an iterator yields None instead of a message: the reader then yields to others, and continues at any time.
+of keys, 1 MiB of the messages of one millisecond, and `MAX_KEPT_SIZE` bytes of others. After each `SLICE` steps of
+work, more of which a long message takes, an iterator yields None instead of a message: the reader then yields to
+others, and continues at any time.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gateway.storage.index_schema import Row
 SLICE = 8  # messages that are read, some 30 microseconds each, between two chances for others
 STEP_BYTES = 16 << 10  # bytes of content that count as another message: long ones take longer
 MAX_GROUP = 256  # messages of one millisecond that are sorted together; more come in the order they were taken
+MAX_KEPT, MAX_KEPT_SIZE = 64, 128 << 10  # messages, and bytes of their contents, that are not read twice
 MAX_GROUP_SIZE = 1 << 20  # bytes of their contents that are held meanwhile; the others are read again
 
 TABLE = """
@@ -114,18 +116,33 @@ class StoredMessages:
         return _Snapshot(self._index, self._place, channel, self._next_seq())
 
     def _last(self, view: _Snapshot, count: int, shows: MessageFilter) -> Iterator[Message | None]:
-        """Walk back until *count* messages are passed and their millisecond is over, then forward from there."""
-        passed, start, work = 0, MAX_INTEGER, 0
-        for timestamp, seq, where in view.keys(MAX_INTEGER, newest_first=True):
+        """Walk back until *count* messages are passed and their millisecond is over, then forward from there.
+
+        A few messages are kept on the way back, so that they are not read again: 144 us instead of 294 for ten.
+        """
+        passed, start, work, size = 0, MAX_INTEGER, 0, 0
+        kept: list[tuple[int, RowKey]] = []  # by timestamp
+        for timestamp, seq, where in view.keys(MAX_INTEGER, newest_first=True, page=count + 1):
             if passed >= count and timestamp != start:
                 break
             start = timestamp
             message = self._read(seq, where)
-            passed += message is not None and shows(message)
+            if message is not None and shows(message) and (place := self._place(message)) is not None:
+                passed += 1
+                size += len(message.content)
+                if passed <= MAX_KEPT and size <= MAX_KEPT_SIZE:
+                    kept.append((timestamp, (place.sequence, seq, message)))
+                else:
+                    kept.clear()
             work += _step_count(message)
             if work >= SLICE:
                 work = 0
                 yield None
+        if len(kept) == passed:
+            kept.sort(key=lambda pair: (pair[0], *_position(pair[1])))
+            yield from self._in_slices([key for _, key in kept[max(0, passed - count) :]] if count else ())
+            return
+        del kept
         surplus = passed - count
         for message in self._messages(view, MessageRange((start, 0))) if count else ():
             if message is None:
@@ -140,7 +157,7 @@ class StoredMessages:
         now = work = size = 0
         for timestamp, seq, where in view.keys(span.start[0]):
             if timestamp != now or len(group) >= MAX_GROUP:
-                yield from self._in_order(group)
+                yield from self._in_slices(sorted(group, key=_position))
                 group, now, size = [], timestamp, 0
             if timestamp > span.end[0]:
                 return
@@ -153,11 +170,11 @@ class StoredMessages:
             if work >= SLICE:
                 work = 0
                 yield None
-        yield from self._in_order(group)
+        yield from self._in_slices(sorted(group, key=_position))
 
-    def _in_order(self, group: list[RowKey]) -> Iterator[Message | None]:
+    def _in_slices(self, keys: Sequence[RowKey]) -> Iterator[Message | None]:
         work = 0
-        for _, seq, where in sorted(group, key=_position):
+        for _, seq, where in keys:
             if (message := self._read(seq, where)) is not None:
                 yield message
             work += _step_count(message)
@@ -184,16 +201,17 @@ class _Snapshot:
         )
         self._unapplied = {seq for _, seq, _ in self._waiting}  # they may be in the tables before they are asked for
 
-    def keys(self, timestamp: int, *, newest_first: bool = False) -> Iterator[RowKey]:
-        """All keys from *timestamp* on, or down from it."""
+    def keys(self, timestamp: int, *, newest_first: bool = False, page: int = PAGE) -> Iterator[RowKey]:
+        """All keys from *timestamp* on, or down from it; the first *page* has so many at most."""
         waiting = reversed(self._waiting) if newest_first else self._waiting
         cursor = (timestamp + 1, 0) if newest_first else (timestamp, 0)
-        pages = (self._pages(sql, cursor) for sql in (NEWEST_FIRST if newest_first else OLDEST_FIRST))
+        pages = (self._pages(sql, cursor, page) for sql in (NEWEST_FIRST if newest_first else OLDEST_FIRST))
         inside = (key for key in waiting if newest_first or key[0] >= timestamp)
         return merge(*pages, inside, key=_position, reverse=newest_first)
 
-    def _pages(self, sql: str, cursor: tuple[int, int]) -> Iterator[RowKey]:
-        while page := self._index.rows(sql, (self._channel, *cursor, PAGE)):
+    def _pages(self, sql: str, cursor: tuple[int, int], limit: int) -> Iterator[RowKey]:
+        while page := self._index.rows(sql, (self._channel, *cursor, min(limit, PAGE))):
+            limit = PAGE
             for timestamp, seq, offset, here in page:
                 cursor = (timestamp, seq)
                 shown = here and seq < self._next_seq and seq not in self._unapplied

@@ -216,6 +216,7 @@ def test_any_history_is_read_like_a_sorted_list(
 ) -> None:
     monkeypatch.setattr(stored, "PAGE", 3)
     monkeypatch.setattr(stored, "MAX_GROUP_SIZE", 2)  # numbers: what is beyond is read again
+    monkeypatch.setattr(stored, "MAX_KEPT_SIZE", 4)
     broker = make_broker()
     now = broker.clock()
     toys = [broker.toy().peer for _ in range(2)]
