@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from gateway.core.bounded_maps import CACHED_CHANNELS
 from gateway.core.errors import RequestError
 from gateway.core.jsontext import MAX_DEPTH, SHORT_SIZE, dumps, loads, one_line
 from gateway.core.shared_ids import is_canonical
@@ -193,7 +194,7 @@ def decode_common(data: bytes) -> Packet | None:
     return None if shape is None else shape.packet(data)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(CACHED_CHANNELS)
 def _shape(head: bytes, tail: bytes) -> Shape | None:
     """The shape with this *head* or *tail*, if it names a type and a topic that is not too long."""
     match = _HEAD.fullmatch(head) or _TAIL.fullmatch(tail)

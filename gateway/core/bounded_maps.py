@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
+CACHED_CHANNELS = 1 << 14  # channels, for each of which a value that follows from the name is cached
 NO_LIMIT = sys.maxsize  # of entries; the owner drops them by `drop_while`
 
 

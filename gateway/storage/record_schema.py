@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from gateway.core.bounded_maps import CACHED_CHANNELS
 from gateway.core.channels import valid_name
 
 MAX_SEQ: Final = (1 << 43) - 1  # the canonical id has no room for more, and direct messages have the ids beyond
@@ -59,7 +60,7 @@ def accept_any(_value: Any) -> bool:
     return True
 
 
-_is_name = lru_cache(4096)(lambda name: len(name) < 1024 and valid_name(name))
+_is_name = lru_cache(CACHED_CHANNELS)(lambda name: len(name) < 1024 and valid_name(name))
 _is_number, _is_timestamp = integer_in(0, MAX_NUMBER), integer_in(-MAX_NUMBER, MAX_NUMBER)
 
 # fmt: off

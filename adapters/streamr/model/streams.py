@@ -19,6 +19,7 @@ from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
 from adapters.streamr.wire.validation_errors import invalid_message
 from gateway.access.authorization import ANONYMOUS, Right
+from gateway.core.bounded_maps import CACHED_CHANNELS
 from gateway.core.errors import RequestError
 from gateway.core.jsontext import dumps, loads
 from gateway.storage.fact_lifetimes import Lifetime
@@ -36,7 +37,6 @@ MAX_PARTITIONS = 100  # the reference's limit
 MAX_DESCRIBED = 10_000  # streams that users described
 MAX_DESCRIPTION = 16_384  # bytes of one description, as JSON
 MAX_PERMISSIONS = 256  # of one stream
-MAX_CACHED_RULES = 4_096  # streams whose rules are cached
 
 TABLE = """
 CREATE TABLE streamr_streams (stream TEXT PRIMARY KEY, description TEXT NOT NULL) WITHOUT ROWID;
@@ -138,8 +138,8 @@ class Streams:
         self._default = StreamRules(partitions)
         self._streams: dict[str, _StreamRecord] = {}
         self._rules: dict[str, StreamRules] = {}
-        self.rules = lru_cache(maxsize=MAX_CACHED_RULES)(self._find_rules)  # it is asked for each message
-        self.channel_rules = lru_cache(maxsize=MAX_CACHED_RULES)(self._find_channel_rules)
+        self.rules = lru_cache(CACHED_CHANNELS)(self._find_rules)  # it is asked for each message
+        self.channel_rules = lru_cache(CACHED_CHANNELS)(self._find_channel_rules)
         self._rights: dict[str | None, dict[str, tuple[Right, ...]]] = {}  # by user and by stream
 
     def start(self, services: Services) -> None:

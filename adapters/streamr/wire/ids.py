@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from gateway.core.bounded_maps import CACHED_CHANNELS
+
 NAME = "streamr"  # of the protocol, in records, channels and settings
 
 # A partition of up to 16 digits; MAX_INTEGER has no more.
@@ -33,7 +35,7 @@ def channel_of(stream_id: str, partition: int) -> str:
     return f"{stream_id}#0" if "#" in stream_id and _LOOKS_NUMBERED.fullmatch(stream_id) else stream_id
 
 
-@lru_cache(maxsize=4096)  # called for each message
+@lru_cache(CACHED_CHANNELS)  # called for each message
 def stream_of(channel: str) -> tuple[str, int]:
     """The stream id and the partition that a channel is; every name has exactly one of them."""
     if "#" not in channel:
@@ -46,7 +48,7 @@ def stream_of(channel: str) -> tuple[str, int]:
     return (plain if _LOOKS_NUMBERED.fullmatch(plain) else channel), 0
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(CACHED_CHANNELS)
 def inbox_of(stream_id: str) -> Inbox | None:
     """The inbox that a stream id `S/@N` means; None if it is not an inbox."""
     if "/@" not in stream_id:  # the common case, ten times faster than the pattern
