@@ -1,9 +1,10 @@
 """Schedules long answers: how many are under way at once, and when each of them continues.
 
 An answer that may be long is made a slice at a time, at the pace at which its reader takes it. This module decides
-whose turn it is: one slice in each turn of the loop, round-robin by network, and `LOOP_SHARE` of the loop's time for
-all of them together while messages are published. An answer also needs a slot. If none is free it waits for one; the
-network with the fewest answers under way comes first, and an answer that has waited for `MAX_WAIT_SECONDS` is refused.
+whose turn it is: one slice in each turn of the loop, round-robin by network, and a share of the loop's time for all of
+them together while messages are published (`loop_share`). An answer also needs a slot. If none is free it waits for
+one; the network with the fewest answers under way comes first, and an answer that has waited for `MAX_WAIT_SECONDS` is
+refused.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from enum import Enum
 from time import monotonic, thread_time
 
 from .buckets import TokenBuckets
+from .loop_share import BUSY_SHARE, LoopShare
 from .watchdog import Progress
 
-LOOP_SHARE = 0.05  # of the loop's time that all long answers together take while messages are published
 BURST = 0.1  # seconds of the loop that they may take at once
 WRITE_SECONDS = 2e-9  # about what writing one byte takes
 QUIET_MS = 1_000  # without a message after which the whole of the loop's time is free for answers
@@ -85,7 +86,8 @@ class AnswerScheduler:
         self._slices: OrderedDict[str, deque[Callback]] = OrderedDict()  # by network; the first one is next
         self._due = False  # a call of `_run` is posted
         self._runs = 0
-        self._time = TokenBuckets(LOOP_SHARE, BURST, seconds)
+        self._time = TokenBuckets(BUSY_SHARE, BURST, seconds)
+        self._share = LoopShare(seconds)
         self._granted: Counter[str] = Counter()  # slots, by network
         self._waiting: dict[str, deque[AnswerSlot]] = {}  # by network
 
@@ -104,7 +106,7 @@ class AnswerScheduler:
     def charge(self, seconds: float) -> None:
         """Count *seconds* of the loop for a slice or its writing; slices that are run here are counted here."""
         if self.has_recent_messages():
-            self._time.spend("", seconds)
+            self._time.spend("", self._share.price(seconds))
 
     def has_recent_messages(self) -> bool:
         """Whether a message was published within the last `QUIET_MS`."""

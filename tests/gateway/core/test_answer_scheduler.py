@@ -10,7 +10,6 @@ import pytest
 from gateway.core import answer_scheduler
 from gateway.core.answer_scheduler import (
     BURST,
-    LOOP_SHARE,
     MAX_SLOTS_PER_NETWORK,
     MAX_WAIT_SECONDS,
     QUIET_MS,
@@ -18,6 +17,7 @@ from gateway.core.answer_scheduler import (
     AnswerSlot,
     SlotState,
 )
+from gateway.core.loop_share import BUSY_SHARE
 
 
 class ManualLoop:
@@ -84,7 +84,7 @@ def test_while_messages_are_published_answers_get_a_share_of_the_loop(loop: Manu
     loop.turn()
     loop.answer_scheduler.charge(0.01)
     loop.answer_scheduler.schedule(lambda: None, "a")
-    assert loop.pauses == pytest.approx([0.01 / LOOP_SHARE], rel=0.1)
+    assert loop.pauses == pytest.approx([0.01 / BUSY_SHARE], rel=0.1)
     loop.turn()
     loop.now = QUIET_MS / 1000
     loop.answer_scheduler.charge(100.0)
