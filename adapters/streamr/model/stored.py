@@ -28,7 +28,7 @@ from gateway.storage.index_schema import Row
 SLICE = 8  # messages that are read, some 30 microseconds each, between two chances for others
 STEP_BYTES = 16 << 10  # bytes of content that count as another message: long ones take longer
 MAX_GROUP = 256  # messages of one millisecond that are sorted together; more come in the order they were taken
-MAX_KEPT, MAX_KEPT_SIZE = 64, 128 << 10  # messages, and bytes of their contents, that are not read twice
+MAX_KEPT, MAX_KEPT_SIZE = 128, 128 << 10  # messages, and bytes of their contents, that are not read twice
 MAX_GROUP_SIZE = 1 << 20  # bytes of their contents that are held meanwhile; the others are read again
 
 TABLE = """
