@@ -342,7 +342,7 @@ ROUTES = [  # the most frequent request comes first, because routes are tried in
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """Return all routes; the last one answers every other path of /v1/ with a problem."""
+    """Return all routes."""
     routes = APIRouter(route_class=ProblemRoute)
     owners: list[tuple[object, list[Route]]] = [
         (Rest(gateway), ROUTES),
@@ -355,6 +355,12 @@ def router(gateway: Gateway) -> APIRouter:
     for owner, table in owners:
         for route in table:
             add_route(routes, owner, route)
+    return routes
+
+
+def fallback(gateway: Gateway) -> APIRouter:
+    """Return a route that answers every other path of /v1/ with a problem."""
+    routes = APIRouter(route_class=ProblemRoute)
 
     async def refuse(request: Request) -> Response:
         """Refuse a path that does not exist, or a method that it does not have."""

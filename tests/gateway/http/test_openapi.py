@@ -103,3 +103,11 @@ def test_the_pages_load_everything_from_the_gateway(local: Any, path: str) -> No
 def test_the_assets_are_the_packages() -> None:
     folder = reference_pages._folder()
     assert {name for name in reference_pages.ASSETS if not Path(folder / name).is_file()} == set()
+
+
+def test_the_most_frequent_requests_are_matched_first(tmp_path: Path) -> None:
+    """Routes are tried in order; before the order was this one, 48 were tried in vain."""
+    routes: list[Any] = create_app(config.load(ADAPTERS, None, {"data": tmp_path})).routes[:2]
+    assert [(route.methods, route.path) for route in routes] == [
+        ({method}, "/v1/channels/{channel}/messages") for method in ("POST", "GET")
+    ]
