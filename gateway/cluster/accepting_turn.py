@@ -3,8 +3,8 @@
 It has taken everything before, so it accepts as a gateway does that runs alone, and sends what it logged. All others
 log the same lines. When another member wants the turn, or is expected to (`busy_members`), the holder passes it on with
 its last batch. If the holder sends nothing for the lease while a member wants the turn and the servers answer, that
-member claims it. Long before others may have claimed the turn, the holder rests: it accepts only after the stream has
-brought another batch of its own. So a gateway that is cut off neither accepts nor refuses what it cannot judge.
+member claims it. Before others may claim the turn, the holder rests: it accepts nothing until the stream has brought
+another batch of its own. So a gateway that is cut off neither accepts nor refuses what it cannot judge.
 
 Laws of this file. Batches are sent one after another, and nothing goes to the disk before the stream has it: what the
 log has is a beginning of the stream, whenever the process ends. If a gateway accepted something that did not reach the
@@ -129,7 +129,7 @@ class Turn:
         self._busy = BusyMembers()
         self._wishes = Wishes()
         self._holder = NOBODY  # as of the batch that was followed last
-        self._heard = self._sure_since = self._begun = clock()  # nobody claims the turn for a lease after `_sure_since`
+        self._heard = self._sure_since = self._begun = clock()  # `_sure_since`: others claim the turn a lease later
         self._refuses = False  # whether publishers are refused, because the stream did not answer
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
 
@@ -212,7 +212,9 @@ class Turn:
             self.over, self.acting, self._gap_since = True, False, None
             self.callbacks.stream_damaged()
             return
-        self._rest_if_unsure(now)
+        if self.acting and not self.pinned and self._is_unsure:
+            self.callbacks.hold(None)  # which publishes what was gathered
+            self.acting = False
         if self._wanting is not None:
             self._ask()
         if self.waited > STALLED_SECONDS:
@@ -303,10 +305,12 @@ class Turn:
         if holder != self._holder:
             self._holder = holder
             self._wishes.grant(holder, self.position.number)
-        if holder == self.me and self._next is None and not self.acting:
-            self.acting, self._wanting = True, None
-            self._begun = self._clock()
-            self._begin()
+        if self.is_mine and not self.acting:
+            if self._is_unsure:
+                self.want()
+            else:
+                self.acting, self._wanting, self._begun = True, None, self._clock()
+                self._begin()
         elif holder != self.me:
             self._next = None
             if self._refuses and not self.waited:
@@ -337,9 +341,8 @@ class Turn:
             holder = self.me if self._pending or self._next is None else self._next
         lines = [line for _, each in logged for line in each]
         batch = Batch(self.me, self.position.number + 1, holder, self.first_seq(logged), lines)
-        data = encode_batch(batch)
-        self._sent = _Sent(data, batch, logged, self._clock())
-        self._transport.publish(data)
+        self._sent = _Sent(encode_batch(batch), batch, logged, self._clock())
+        self._transport.publish(self._sent.data)
 
     def first_seq(self, logged: Sequence[Logged]) -> int:
         """The sequence of the first line of a batch of *logged*."""
@@ -352,7 +355,7 @@ class Turn:
         holder, now = self.position.holder, self._clock()
         unused = holder == NOBODY or holder in self._left or name_of(holder) in (name_of(self.me), *self._removed)
         silent = self._wanting is not None and now - max(self._wanting, self._heard) > self._lease
-        if self._gap_since is not None:
+        if self._gap_since is not None and not self.is_mine:
             return
         if (unused or silent) and self._sent is None:
             self._send((), self.me)
@@ -376,14 +379,12 @@ class Turn:
 
     def _next_holder(self) -> str | None:
         """Return the member that has waited for the turn longest, or else one that is expected to want it."""
-        now = self._clock()
-        return self._wishes.first(now) or self._busy.first(now, self.me)
+        return self._wishes.first(self._clock()) or self._busy.first(self._clock(), self.me)
 
-    def _rest_if_unsure(self, now: float) -> None:
-        """Accept nothing until the next batch has come, if another member may claim the turn before long."""
-        if self.acting and not self.pinned and now - self._sure_since > REST_SHARE * self._lease:
-            self.acting = False
-            self.callbacks.hold(None)
+    @property
+    def _is_unsure(self) -> bool:
+        """Whether another member may claim the turn before long."""
+        return self._clock() - self._sure_since > REST_SHARE * self._lease
 
     def _pass_on_later(self) -> None:
         self._timed = False

@@ -1,7 +1,8 @@
 """The share of the loop's time that long answers together take: more of it while the loop is idle.
 
 Answers are made in slices, so a message that comes in the middle of one waits for the rest. While answers take a fifth
-of the time, four of five messages wait for none. With a quarter, readers moved the median (decision 36).
+of the time, four of five messages wait for none. With a quarter, readers moved the median (decision 36). A loop that
+waits for a core counts as idle.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from time import thread_time
 
 BUSY_SHARE = 0.05  # of the loop's time, while other work takes all of it
 IDLE_SHARE = 0.2  # while there is no other work
-WINDOW_SECONDS = 0.1  # over which the other work is measured
+WINDOW_SECONDS = 0.1  # at least, over which the other work is measured
+LONG_SECONDS = 1.0  # a longer window says nothing about the present
 
 
 class LoopShare:
@@ -34,7 +36,8 @@ class LoopShare:
         return used * (BUSY_SHARE / self._share)
 
     def _measure(self, now: float, cpu: float) -> None:
-        if self._since is not None:
+        self._share = BUSY_SHARE
+        if self._since is not None and now - self._since <= LONG_SECONDS:
             busy = (cpu - self._cpu_since - self._used) / (now - self._since)
             self._share = BUSY_SHARE + (IDLE_SHARE - BUSY_SHARE) * min(1.0, max(0.0, 1.0 - busy))
         self._since, self._cpu_since, self._used = now, cpu, 0.0

@@ -131,7 +131,7 @@ class Session(Outbox, ABC):
 
     @property
     def readable(self) -> bool:
-        """Whether the shell reads from the wire, so that silence is the peer's."""
+        """Whether the shell reads from the wire, unless the read pacer pauses it: silence is the peer's then."""
         return not (self._backlog or (self.saturated and (self.overloaded or not self.bus.acceptance.elsewhere)))
 
     @property

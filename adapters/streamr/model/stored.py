@@ -121,7 +121,7 @@ class StoredMessages:
         A few messages are kept on the way back, so that they are not read again: 144 us instead of 294 for ten.
         """
         passed, start, work, size = 0, MAX_INTEGER, 0, 0
-        kept: list[tuple[int, RowKey]] = []  # by timestamp
+        kept: list[tuple[int, RowKey]] = []  # timestamps, and (sequence number, seq, message)
         for timestamp, seq, where in view.keys(MAX_INTEGER, newest_first=True, page=count + 1):
             if passed >= count and timestamp != start:
                 break

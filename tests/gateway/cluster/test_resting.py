@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from gateway.cluster.accepting_turn import LEASE_SECONDS, REST_SHARE
+from gateway.cluster.batch import Batch, encode_batch
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 
 TICK = 0.1  # seconds
@@ -119,3 +120,45 @@ def test_no_two_members_accept_at_once(seed: int) -> None:
                 member.read_all()
             acting = [each.name for each in world.members if each.turn.acting and not each.turn.over]
             assert len(acting) <= 1, f"{acting} at {world.now:.2f}"
+
+
+def test_a_holder_whose_batch_comes_too_late_asks_before_it_accepts(
+    world: UnreliableNetwork, holder: TurnMember
+) -> None:
+    """The claim of another member may stand behind that batch."""
+    other = world.members[1]
+    holder.say()
+    holder.run()
+    other.read_all()
+    world.now += UNSURE
+    holder.turn.tick()
+    other.say()
+    world.now += LEASE_SECONDS + TICK
+    other.turn.tick()
+    other.read_all()
+    assert other.turn.acting
+    holder.read_one()
+    assert not holder.turn.acting
+    holder.say()
+    holder.read_all()
+    assert not holder.is_lost
+
+
+def test_what_was_gathered_is_accepted_before_a_holder_rests(world: UnreliableNetwork, holder: TurnMember) -> None:
+    acting: list[bool] = []
+    holder.hold = lambda _why: acting.append(holder.turn.acting)  # type: ignore[method-assign, assignment]
+    world.now += UNSURE
+    holder.turn.tick()
+    assert acting[0], "`Membership.hold` publishes it"
+
+
+def test_a_stray_batch_does_not_end_a_holder_that_rests(world: UnreliableNetwork, holder: TurnMember) -> None:
+    world.members = [holder]
+    number, seq = holder.turn.position.number + 5, holder.next_seq
+    world.stream.append(encode_batch(Batch("x@9", number, "x@9", seq, [])))
+    holder.read_all()
+    for _ in range(int(2 * LEASE_SECONDS / TICK)):
+        world.now += TICK
+        holder.turn.want()
+        settle(world, holder)
+    assert not holder.is_damaged

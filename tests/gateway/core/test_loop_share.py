@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.loop_share import BUSY_SHARE, IDLE_SHARE, WINDOW_SECONDS, LoopShare
+from gateway.core.loop_share import BUSY_SHARE, IDLE_SHARE, LONG_SECONDS, WINDOW_SECONDS, LoopShare
 
 
 class Loop:
@@ -44,3 +44,10 @@ def test_more_work_than_time_counts_as_a_busy_loop() -> None:
     loop = Loop()
     loop.work(1.0, answers=0.01)
     assert loop.work(WINDOW_SECONDS, answers=0.01, others=5.0) == 1.0
+
+
+def test_after_a_long_time_without_answers_the_loop_counts_as_busy() -> None:
+    loop = Loop()
+    loop.work(1.0, answers=0.01)
+    assert loop.work(LONG_SECONDS + 0.1, answers=0.01) == 1.0
+    assert loop.work(WINDOW_SECONDS, answers=0.01) < 1.0
