@@ -21,7 +21,7 @@ class Loop:
         return self.share.price(answers) / answers if answers else self.share.price(0.0)
 
 
-@pytest.mark.parametrize(("busy", "share"), [(0.0, IDLE_SHARE), (1.0, BUSY_SHARE), (0.5, 0.125)])
+@pytest.mark.parametrize(("busy", "share"), [(0.0, IDLE_SHARE), (1.0, BUSY_SHARE), (0.5, 0.1)])
 def test_the_share_follows_from_the_work_of_others(busy: float, share: float) -> None:
     loop = Loop()
     loop.work(1.0, answers=0.01)
