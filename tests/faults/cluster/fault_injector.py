@@ -148,13 +148,13 @@ class ClusterFaultInjector:
 
     async def _newcomer(self, _fault: ClusterFault) -> None:
         newcomer, first = self._members[NEWCOMER], self._members[GATEWAYS[0]]
-        if newcomer.running is None:
+        if NEWCOMER in self.expected_down:
             shutil.rmtree(newcomer.data, ignore_errors=True)  # it may have been removed, under the same name
             newcomer.data.mkdir()
             newcomer.copy_keys(first)
             self.expected_down.discard(NEWCOMER)  # so it is started
             return
-        self.expected_down.add(NEWCOMER)
+        self.expected_down.add(NEWCOMER)  # before it is killed, which waits for a start that is under way
         await newcomer.kill()
         urls = tuple(server.url for server in self._servers.servers.values())
         async with asyncio.timeout(RECOVERY):

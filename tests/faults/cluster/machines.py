@@ -106,6 +106,7 @@ class ClusterGateway:
         self.ends: list[str] = []  # its last output when it ended by itself
         self.start_error = ""  # when it did not start
         self.lives = 0
+        self._changing = asyncio.Lock()  # a start and an end wait for each other
         self._place = folder / f"{name}-lives"
         self._fork_server = fork_server
         self.settings = settings | {
@@ -121,25 +122,31 @@ class ClusterGateway:
 
     async def start(self) -> None:
         """Start it, and wait until it has read what the stream has. `DidNotStart` if it ends instead."""
-        self.lives += 1
-        self._place.mkdir(exist_ok=True)
-        control = Control(self._place / f"control{self.lives}")
-        place = self._place / str(self.lives)
-        try:
-            self.running = await self._fork_server.start(self.data, place, self.settings, control)
-        except DidNotStart as error:
-            self.start_error = str(error)
-            raise
+        async with self._changing:
+            self.lives += 1
+            self._place.mkdir(exist_ok=True)
+            control = Control(self._place / f"control{self.lives}")
+            place = self._place / str(self.lives)
+            try:
+                self.running = await self._fork_server.start(self.data, place, self.settings, control)
+            except DidNotStart as error:
+                self.start_error = str(error)
+                raise
 
     async def kill(self) -> None:
-        """End it with signal 9."""
-        running, self.running = self.running, None
-        if running is not None:
-            running.kill()
-            await self._fork_server.ended(pid=running.pid)
+        """End it with signal 9; one that is being started, once it runs."""
+        async with self._changing:
+            running, self.running = self.running, None
+            if running is not None:
+                running.kill()
+                await self._fork_server.ended(pid=running.pid)
 
     async def stop(self) -> int:
-        """End it as an operator does; its exit code, or -9 if it did not end."""
+        """End it as an operator does, one that is being started once it runs; its exit code, -9 if it did not end."""
+        async with self._changing:
+            return await self._stop()
+
+    async def _stop(self) -> int:
         running, self.running = self.running, None
         if running is None:
             return 0
