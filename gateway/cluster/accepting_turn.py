@@ -20,19 +20,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from gateway.core.bounded_maps import BoundedMap
 from gateway.storage.record import Entry
 
 from .batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batch, entries_of, name_of
 from .busy_members import BusyMembers
+from .earliest_claim import EarliestClaim
 from .removal import decode_removal
+from .turn_contracts import TurnCallbacks, TurnTransport
 from .turn_position import Position
 from .wishes import Wishes
 
 LEASE_SECONDS: Final = 5.0  # without a batch of the holder, after which a waiting member claims the turn; the default
-REST_SHARE: Final = 0.6  # of the lease, without a batch, after which the holder rests
 QUANTUM_SECONDS: Final = 0.01  # that a busy gateway keeps the turn while another one wants it
 MAX_LEFT: Final = 256  # members that gave the turn up for good, and are remembered
 MAX_HOLD_SECONDS: Final = 0.05  # as `QUANTUM_SECONDS`, while requests that began in this turn are under way
@@ -41,47 +42,6 @@ MAX_AHEAD: Final = 16 << 20  # bytes that may wait for the stream; beyond it pub
 HEADER: Final = 256  # bytes that a header has at most
 
 Logged = tuple[Sequence[Entry], list[bytes]]  # entries, and their lines
-
-
-class TurnCallbacks(Protocol):
-    """What the gateway does when its turn begins or ends, and with what the stream brings."""
-
-    def take(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
-        """Log *lines* of another gateway, whose records are *entries*."""
-
-    def confirm(self, entries: Sequence[Entry], lines: list[bytes]) -> None:
-        """Write *lines* that this gateway logged, which the stream has now."""
-
-    def begin(self) -> None:
-        """Accept: it is this gateway's turn."""
-
-    def hold(self, why: str | None) -> None:
-        """Let publishers wait; refuse them if there is a reason (*why*)."""
-
-    def removed(self) -> None:
-        """End: an operator removed this gateway from the cluster."""
-
-    def turn_lost(self) -> None:
-        """End: another gateway claimed the turn, and what this one accepted is not in the stream."""
-
-    def stream_damaged(self) -> None:
-        """End: the stream, as it is read here, lacks a batch that others have."""
-
-
-class TurnTransport(Protocol):
-    """The connection to the stream, as the turn uses it."""
-
-    def publish(self, data: bytes) -> None:
-        """Append *data* to the stream, and retry until it is there; it may be there more than once."""
-
-    def want(self, member: str, batches: int) -> None:
-        """Tell all others that *member* wants the turn, after so many *batches* that counted; it may be lost."""
-
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Run *call* on the gateway's loop after *seconds*."""
-
-    def answers(self) -> bool:
-        """Whether the servers of the stream answer."""
 
 
 class _Sent(NamedTuple):
@@ -123,13 +83,14 @@ class Turn:
         self._sent: _Sent | None = None
         self._next: str | None = None  # to whom the turn is passed when nothing is pending
         self._wanting: float | None = None  # since when
-        self._unsaid = False  # whether it did not say so, since it is expected to want it
+        self._unsaid = False  # whether it did not say so, because it claims it, or is expected to want it
         self._removed: set[str] = set()  # names of gateways for which nobody waits
         self._left = BoundedMap[str, None](MAX_LEFT)  # members for which nobody waits
         self._busy = BusyMembers()
         self._wishes = Wishes()
         self._holder = NOBODY  # as of the batch that was followed last
-        self._heard = self._sure_since = self._begun = clock()  # `_sure_since`: others claim the turn a lease later
+        self._heard = self._begun = clock()
+        self._earliest_claim = EarliestClaim(lease, self._begun)
         self._refuses = False  # whether publishers are refused, because the stream did not answer
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
 
@@ -241,29 +202,34 @@ class Turn:
             if batch.number > self.position.number:
                 self.stray = batch
                 self._gap_since = self._clock() if self._gap_since is None else self._gap_since
-            return
-        self._gap_since = None
-        self._heard = self._clock()
+        else:
+            self._follow(batch, entries)
+
+    def _follow(self, batch: Batch, entries: Sequence[Entry]) -> None:
+        """Do what *batch* says, which just counted, and whose records are *entries*."""
+        self._gap_since, self._heard = None, self._clock()
+        was_asked_for = batch.holder == self.me and not self._busy.remembers(self.me)  # not given because it is busy
         self._busy.note(batch, self._heard)
         if batch.member in self._left:  # which was heard before this, its last batch
             self._busy.forget(batch.member)
         self.heard_other = self.heard_other if batch.member == self.me else self._heard
         self._removed.discard(name_of(batch.member))  # which came back under its name
         sent, self._sent = self._sent, None
-        self._sure_since = self._heard if sent is None or batch.member != self.me else sent.since
         if batch.member == self.me and sent is not None:
+            self._earliest_claim.came_back(sent.since)
             self._confirm(sent)
         elif (sent is not None and sent.logged) or self._pending:
             self.over, self.acting = True, False
             self.callbacks.turn_lost()
             return
         else:
+            if was_asked_for and self._wanting is not None:
+                self._earliest_claim.granted(self._wanting)
             self._take(batch, entries)
         self._follow_turn()
-        was_claiming = sent is not None and batch.member != self.me
-        was_expected = self._unsaid and not self._busy.contains(self.me, self._heard)
-        if self._wanting is not None and (was_claiming or was_expected):
-            self._ask()  # for until now, it told nobody
+        is_expected = self._sent is not None or self._busy.contains(self.me, self._heard)
+        if self._wanting is not None and self._unsaid and not is_expected:
+            self._ask()
 
     def _decoded(self, data: bytes) -> tuple[Batch, Sequence[Entry]]:
         """Return the batch in *data*, and its records unless it was just sent here; raise `BadBatch` if it is none."""
@@ -307,7 +273,8 @@ class Turn:
             self._wishes.grant(holder, self.position.number)
         if self.is_mine and not self.acting:
             if self._is_unsure:
-                self.want()
+                self._wanting = self._heard if self._wanting is None else self._wanting
+                self._ask()
             else:
                 self.acting, self._wanting, self._begun = True, None, self._clock()
                 self._begin()
@@ -357,10 +324,10 @@ class Turn:
         silent = self._wanting is not None and now - max(self._wanting, self._heard) > self._lease
         if self._gap_since is not None and not self.is_mine:
             return
-        if (unused or silent) and self._sent is None:
+        self._unsaid = (unused or silent) and self._sent is None
+        if self._unsaid:
             self._send((), self.me)
         else:
-            self._unsaid = False
             self._transport.want(self.me, self.position.number)
 
     def _pass_on_if_wanted(self) -> None:
@@ -384,7 +351,7 @@ class Turn:
     @property
     def _is_unsure(self) -> bool:
         """Whether another member may claim the turn before long."""
-        return self._clock() - self._sure_since > REST_SHARE * self._lease
+        return self._earliest_claim.is_near(self._clock())
 
     def _pass_on_later(self) -> None:
         self._timed = False

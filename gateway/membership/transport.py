@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from zlib_ng.zlib_ng import crc32
 
-from gateway.cluster.accepting_turn import Turn, TurnTransport
+from gateway.cluster.accepting_turn import Turn
 from gateway.cluster.signals import MAX_SIGNAL, TurnRequest, encode_signal
+from gateway.cluster.turn_contracts import TurnTransport
 from gateway.core.errors import OperatorError
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
-from gateway.cluster.accepting_turn import LEASE_SECONDS, REST_SHARE
+from gateway.cluster.accepting_turn import LEASE_SECONDS
 from gateway.cluster.batch import Batch, encode_batch
+from gateway.cluster.earliest_claim import REST_SHARE
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 
 TICK = 0.1  # seconds
@@ -102,7 +103,7 @@ def test_a_holder_that_is_heard_does_not_rest(world: UnreliableNetwork, holder: 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_two_members_accept_at_once(seed: int) -> None:
-    """Members that are cut off for any time, and have their ticks, do not accept beside the one that claimed."""
+    """Members that are cut off for any time, or read late, and have their ticks, never accept beside another one."""
     chance, world = Random(seed), UnreliableNetwork()
     world.members = [TurnMember(world, name) for name in "abc"]
     cut_until = dict.fromkeys(world.members, 0.0)
@@ -115,9 +116,9 @@ def test_no_two_members_accept_at_once(seed: int) -> None:
             if chance.random() < 0.3:
                 member.say()
             if cut_until[member] <= world.now:
-                while member.calls:
+                for _ in range(chance.choice((1, 1_000))):
                     member.run()
-                member.read_all()
+                    member.read_one()
             acting = [each.name for each in world.members if each.turn.acting and not each.turn.over]
             assert len(acting) <= 1, f"{acting} at {world.now:.2f}"
 
@@ -162,3 +163,49 @@ def test_a_stray_batch_does_not_end_a_holder_that_rests(world: UnreliableNetwork
         holder.turn.want()
         settle(world, holder)
     assert not holder.is_damaged
+
+
+def test_a_member_that_reads_late_that_it_got_the_turn_asks_before_it_accepts(
+    world: UnreliableNetwork, holder: TurnMember
+) -> None:
+    """The claim of another member may stand behind the batch that gave it the turn."""
+    other = world.members[1]
+    other.say()
+    holder.run()
+    holder.read_all()
+    world.now += LEASE_SECONDS + TICK
+    holder.say()
+    holder.turn.tick()
+    world.now += LEASE_SECONDS + TICK
+    holder.turn.tick()
+    holder.read_all()
+    assert holder.turn.acting, "it claimed the turn, which nobody used"
+    other.read_one()
+    assert not other.turn.acting
+    other.read_all()
+    settle(world, other)
+    assert (other.turn.acting, other.is_lost, holder.is_lost) == (True, False, False)
+
+
+def test_a_member_that_gets_the_turn_it_asked_for_accepts_at_once(world: UnreliableNetwork, holder: TurnMember) -> None:
+    world.now += 100 * LEASE_SECONDS
+    holder.turn.tick()
+    other = world.members[1]
+    other.say()
+    holder.run()
+    batches = len(world.stream)
+    other.read_all()
+    assert (other.turn.acting, len(world.stream)) == (True, batches)
+
+
+def test_a_holder_that_rests_and_passes_the_turn_on_says_at_once_that_it_wants_it(
+    world: UnreliableNetwork, holder: TurnMember
+) -> None:
+    other = world.members[1]
+    rest(holder)
+    holder.turn.want()  # which claims the turn
+    holder.turn.wanted(other.turn.me)
+    wishes: list[str] = []
+    holder.want = lambda member, _batches: wishes.append(member)  # type: ignore[method-assign, assignment]
+    holder.read_all()
+    assert (holder.turn.position.holder, wishes) == (other.turn.me, [holder.turn.me])
