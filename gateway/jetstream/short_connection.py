@@ -12,7 +12,7 @@ from nats.errors import Error
 
 from .connecting import JetStreamSettings, UnfitStream, prepare, refusal
 from .stream import CLOSE_SECONDS
-from .subjects import signal_subject, subject
+from .subjects import signal_subject, stream_subject
 
 CONNECT_SECONDS = 5
 APPEND_SECONDS = 15.0  # an election of a leader takes as long
@@ -52,4 +52,4 @@ async def collect_signals(client: Client, name: str, seconds: float) -> list[byt
 
 async def append(client: Client, name: str, data: bytes) -> int:
     """Append *data* to the stream *name*; return its position there."""
-    return (await client.jetstream().publish(subject(name), data, APPEND_SECONDS, name)).seq
+    return (await client.jetstream().publish(stream_subject(name), data, APPEND_SECONDS, name)).seq

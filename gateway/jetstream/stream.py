@@ -19,29 +19,28 @@ import uvloop
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error
-from nats.js.api import RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import BadRequestError, NotFoundError
+from nats.js.errors import NotFoundError
 from nats.js.manager import JetStreamManager
 
 from .connecting import JetStreamSettings, UnfitStream, abort, describe, prepare, refusal, server_of
 from .reader import EntryReader, StreamEntry, StreamGap
-from .send_window import OutgoingBatch, SendWindow
 from .shared_value import SharedValue
 from .status import JetStreamStatus, StoredStream, has_leader, stored_stream
-from .subjects import signal_subject, subject
+from .stream_setup import ensure_stream
+from .subjects import signal_subject, stream_subject
+from .unconfirmed import Unconfirmed
 
-ACK_SECONDS = 5.0  # after which a batch that the server has not acknowledged is sent again; an election takes as long
-RETRY_SECONDS = 0.25  # before sending again, and between attempts to connect
+ACK_SECONDS = 5.0  # for the server to answer a batch that is sent again; an election takes as long
+RETRY_SECONDS = 0.25  # between attempts to send again, or to connect
+CHECK_SECONDS = 0.5  # between checks whether a batch has to be sent again
 RECONNECT_SECONDS = 1  # between attempts of the client to connect again
 WATCH_SECONDS = 2.0  # between requests for the state of the stream
 PING_SECONDS = 2  # between pings; a server that does not answer two is left
 SILENT_SECONDS = 10.0  # without an answer that names a leader, after which another server is tried; elections take less
 LOOK_SECONDS = 1.0  # between checks of the connection; one that is still closing at the next check is aborted
-MAX_AGE_SECONDS = 7 * 86_400.0  # of what the stream keeps: a gateway that was away for longer needs a peer's log
 STOP_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 CANCEL_SECONDS = 2 * CLOSE_SECONDS  # for the tasks to end, after which each is cancelled once more
-MIN_PAYLOAD = 8 << 20  # bytes that the server has to take
 
 logger = structlog.get_logger("trellis")
 
@@ -70,13 +69,15 @@ class JetStream:
             name: SharedValue(self._client, f"{settings.name}+{name}", settings.replicas, receive)
             for name, receive in values.items()
         }
+        self._subject = stream_subject(settings.name)
         self._address = address
         self._receive = receive
         self._fail = fail
         self._hear = hear
         self._tasks: asyncio.TaskGroup | None = None
-        self._window = SendWindow()
-        self._wake = asyncio.Event()
+        self._unconfirmed = Unconfirmed()
+        self._repeats = True  # whether batches are sent again, or there was no connection yet: new ones wait for that
+        self._is_new = asyncio.Event()  # set by a new connection: what was sent on the one before may be lost
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="jetstream", daemon=True)
         self._reader: EntryReader | None = None
@@ -107,7 +108,7 @@ class JetStream:
 
         This program does not hear what it sends to all.
         """
-        self._call(self._begin, data, to)
+        self._call(self._begin, signal_subject(self._settings.name, to), data)
 
     def put_value(self, name: str, data: bytes, version: int) -> None:
         """Replace the shared value *name* of *version* by *data*; the result is received as the present value."""
@@ -136,7 +137,7 @@ class JetStream:
         return JetStreamStatus(
             client.is_connected,
             position,
-            self._window.size,
+            self._unconfirmed.size,
             self._error,
             server_of(client),
             self._reconnects,
@@ -155,25 +156,33 @@ class JetStream:
 
     # Called in the stream's thread
 
-    def _begin(self, data: bytes, to: str) -> None:
+    def _begin(self, subject: str, data: bytes) -> None:
+        """Send *data* now or, without a connection, not at all."""
         if self._tasks is None or not self._client.is_connected:
             return  # it would arrive late
-        sending = self._send_signal(data, to)
+        sending = self._publish(subject, data)
         try:
             self._tasks.create_task(sending)
         except RuntimeError:  # the stream ends
             sending.close()
 
-    async def _send_signal(self, data: bytes, to: str) -> None:
+    async def _publish(self, subject: str, data: bytes) -> None:
         with suppress(Error, OSError):
-            await self._client.publish(signal_subject(self._settings.name, to), data)
+            await self._client.publish(subject, data)
 
     async def _signal_received(self, message: Msg) -> None:
         self._hear(message.data)
 
     def _add(self, data: bytes) -> None:
-        self._window.add(data)
-        self._wake.set()
+        self._unconfirmed.add(data, time.monotonic())
+        if not self._repeats:
+            self._begin(self._subject, data)
+
+    def _came(self, entries: list[StreamEntry]) -> None:
+        for entry in entries:
+            if self._unconfirmed.came(entry.data):
+                self._error = ""
+        self._receive(entries)
 
     def _cancel(self) -> None:
         if self._main is not None:
@@ -201,13 +210,14 @@ class JetStream:
         options = prepare(self._client, self._settings)
         try:
             await self._connect(options)
-            await self._ensure()
-            self._reader = EntryReader(self._client, self._settings.name, self._after, self._receive, self._digest)
+            create = not self._after  # a new stream would lack what was read of the one before
+            await self._retry(lambda: ensure_stream(self._client, self._settings, create=create))
+            self._reader = EntryReader(self._client, self._settings.name, self._after, self._came, self._digest)
             for address in dict.fromkeys(("", self._address)):
                 await self._client.subscribe(signal_subject(self._settings.name, address), cb=self._signal_received)
             async with asyncio.TaskGroup() as self._tasks:
                 tasks = self._tasks
-                tasks.create_task(self._send(tasks))
+                tasks.create_task(self._repeat())
                 tasks.create_task(self._read(self._reader))
                 for value in self._values.values():
                     tasks.create_task(value.run())
@@ -292,47 +302,6 @@ class JetStream:
         self._refusals = None
         logger.info("the stream is connected", server=server_of(self._client))
 
-    async def _ensure(self) -> None:
-        """Create the stream if there is none, unless it was read before: a new one would lack what it had."""
-        name = self._settings.name
-        manager = JetStreamManager(self._client)
-        config = StreamConfig(
-            name=name,
-            subjects=[subject(name)],
-            retention=RetentionPolicy.LIMITS,
-            storage=StorageType.FILE,
-            num_replicas=self._settings.replicas,
-            max_age=MAX_AGE_SECONDS,
-            deny_delete=True,
-            deny_purge=True,
-            description=self._settings.about or None,
-        )
-
-        async def ensure() -> None:
-            try:
-                info = await manager.stream_info(name)
-            except NotFoundError:
-                if self._after:
-                    return  # the reader looks for some time whether it is lost, and says so
-                with suppress(BadRequestError):  # another gateway was faster
-                    await manager.add_stream(config)
-                info = await manager.stream_info(name)
-            self._check(info.config.description or "")
-
-        await self._retry(ensure)
-
-    def _check(self, about: str) -> None:
-        """Raise `UnfitStream` if the members have something else in common, or the server takes too little."""
-        if about != self._settings.about:
-            raise UnfitStream(
-                f"the members of this cluster have {about!r} in common, and this gateway has {self._settings.about!r}: "
-                "copy the folder `keys` of a member, and enable the same protocols"
-            )
-        if self._client.max_payload < MIN_PAYLOAD:
-            raise UnfitStream(
-                f"max_payload of the server is {self._client.max_payload:,}; it has to be {MIN_PAYLOAD:,}"
-            )
-
     async def _retry(self, attempt: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
@@ -344,28 +313,27 @@ class JetStream:
                 self._error = ""
                 return
 
-    async def _send(self, tasks: asyncio.TaskGroup) -> None:
+    async def _repeat(self) -> None:
+        """Send again what does not come back."""
         while True:
-            while (item := self._window.next()) is not None:
-                tasks.create_task(self._publish(item))
-            if self._window.is_stalled:
-                await asyncio.sleep(RETRY_SECONDS)
-                self._window.resume()
-                continue
-            self._wake.clear()
-            await self._wake.wait()
+            await self._send_again()
+            self._repeats = False
+            self._is_new.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_new.wait(), CHECK_SECONDS)
+            self._repeats = self._is_new.is_set() or self._unconfirmed.is_overdue(time.monotonic())
 
-    async def _publish(self, item: OutgoingBatch) -> None:
-        name = self._settings.name
-        try:
-            acknowledged = await self._context.publish(subject(name), item.data, ACK_SECONDS, name)
-        except (Error, OSError) as error:
-            await self._note(error)
-            self._window.failed()
-        else:
-            self._error = ""
-            self._window.acknowledged(item, acknowledged.seq)
-        self._wake.set()
+    async def _send_again(self) -> None:
+        """Send all until the server has answered that they are in the stream, one after another."""
+        while self._repeats and (data := self._unconfirmed.first()) is not None:
+            try:
+                await self._context.publish(self._subject, data, ACK_SECONDS, self._settings.name)
+            except (Error, OSError) as error:
+                await self._note(error)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self._error = ""
+                self._unconfirmed.came(data)
 
     async def _note(self, error: Exception) -> None:
         text = describe(error, self._settings)
@@ -390,6 +358,7 @@ class JetStream:
     async def _reconnected(self) -> None:
         self._error, self._closed = "", False
         self._reconnects += 1
+        self._is_new.set()
         logger.info("the stream is connected again")
         if self._reader is not None:
             self._reader.restart()

@@ -8,6 +8,6 @@ def signal_subject(name: str, address: str = "") -> str:
     return f"trellis-aside.{name}.{address}" if address else f"trellis-aside.{name}"
 
 
-def subject(name: str) -> str:
+def stream_subject(name: str) -> str:
     """The subject to which the batches of the stream *name* are published."""
     return f"trellis.{name}"

@@ -15,7 +15,7 @@ import pytest
 from nats.js.manager import JetStreamManager
 from zlib_ng.zlib_ng import crc32
 
-from gateway.jetstream import reader
+from gateway.jetstream import reader, stream, unconfirmed
 from gateway.jetstream.connecting import JetStreamSettings
 from gateway.jetstream.reader import StreamEntry
 from gateway.jetstream.stream import JetStream
@@ -133,7 +133,7 @@ def test_a_signal_that_comes_while_the_stream_ends_is_left_out() -> None:
     async def end() -> None:
         async with asyncio.TaskGroup() as ended._tasks:
             pass
-        ended._begin(b"late", "")
+        ended._begin("late", b"late")
 
     asyncio.run(end())
     ended._loop.close()
@@ -190,6 +190,38 @@ def test_a_server_that_is_killed_loses_nothing(join: Join, server: NatsServer) -
     assert reader.entries == sender.entries
 
 
+def test_a_batch_that_is_lost_on_the_way_is_sent_again(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server drops what comes while nobody leads the stream, and says so only if it is asked for an answer."""
+    sender = join()
+    sender.stream.submit(b"1 first")
+    until(lambda: sender.entries)
+    dropped = list[bytes]()
+
+    async def drop(_subject: str, data: bytes) -> None:
+        dropped.append(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sender.stream, "_publish", drop)
+        sender.stream.submit(b"2 lost")
+        until(lambda: dropped)
+    sender.stream.submit(b"3 too early")
+    until(lambda: sender.counted() == [b"1 first", b"2 lost", b"3 too early"])
+    until(lambda: sender.stream.status().unsent == 0)
+
+
+def test_what_comes_back_is_not_sent_again(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unconfirmed, "REPEAT_SECONDS", 0.0)
+    monkeypatch.setattr(stream, "CHECK_SECONDS", 0.01)
+    sender = join()
+    for number in range(1, 6):
+        sender.stream.submit(b"%d" % number)
+        until(lambda: len(sender.entries) >= number)  # noqa: B023  # it is called here
+    until(lambda: sender.stream.status().unsent == 0)
+    count = len(sender.entries)
+    time.sleep(0.2)
+    assert len(sender.entries) == count
+
+
 def test_entries_that_the_stream_no_longer_has_are_a_fault(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "HOLE_SECONDS", 0.3)
     first = join()
@@ -220,8 +252,8 @@ def test_untaken_entries_are_bounded_in_bytes(join: Join, monkeypatch: pytest.Mo
     monkeypatch.setattr(reader, "PORTION_BYTES", 2_000)
     monkeypatch.setattr(reader, "HEARTBEAT_SECONDS", 0.5)
     first = join()
-    for _ in range(40):
-        first.stream.submit(bytes(1_000))
+    for number in range(40):
+        first.stream.submit(bytes([number]) * 1_000)
     until(lambda: len(first.entries) == 40)
     late = join()
     acknowledge, late.stream.acknowledge_read = late.stream.acknowledge_read, lambda _position: None  # type: ignore[method-assign, assignment]

@@ -1,0 +1,86 @@
+"""Every batch gets into the stream in its order, whatever is lost, late or repeated on the way."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.jetstream.unconfirmed import REPEAT_SECONDS, Unconfirmed
+
+ARRIVES, IS_LOST, ANSWER_IS_LOST, ARRIVES_LATE = "arrives", "is lost", "answer is lost", "arrives late"
+
+
+class Network:
+    """A stream, and the way there: what becomes of each batch is the next of *fates*, and in the end it arrives."""
+
+    def __init__(self, fates: list[str]) -> None:
+        self.fates = fates
+        self.late: list[bytes] = []
+        self.stream: list[bytes] = []
+
+    def send(self, data: bytes) -> bool:
+        """Send *data*; return whether the server answered that it is in the stream."""
+        fate = self.fates.pop() if self.fates else ARRIVES
+        if fate == ARRIVES_LATE:
+            self.late.append(data)
+        elif fate != IS_LOST:
+            self.stream.append(data)
+        return fate == ARRIVES
+
+    def deliver_late(self) -> None:
+        """Let one that is late come into the stream."""
+        if self.late:
+            self.stream.append(self.late.pop(0))
+
+    @property
+    def counted(self) -> list[int]:
+        """What counts for those that read the stream: each number that is the next."""
+        counted: list[int] = []
+        for data in self.stream:
+            if int(data) == len(counted):
+                counted.append(int(data))
+        return counted
+
+
+@given(
+    count=st.integers(1, 12),
+    fates=st.lists(st.sampled_from((ARRIVES, IS_LOST, ANSWER_IS_LOST, ARRIVES_LATE)), max_size=30),
+    steps=st.lists(st.sampled_from(("submit", "read", "arrive", "repeat")), max_size=60),
+)
+def test_property_all_count_in_their_order(count: int, fates: list[str], steps: list[str]) -> None:
+    unconfirmed, network, read, submitted = Unconfirmed(), Network(fates), 0, 0
+    for step in [*steps, *["submit"] * count, *["repeat", "arrive"] * (len(fates) + count)]:
+        if step == "submit" and submitted < count:
+            unconfirmed.add(b"%d" % submitted, 0.0)
+            network.send(b"%d" % submitted)
+            submitted += 1
+        elif step == "read" and read < len(network.stream):
+            unconfirmed.came(network.stream[read])
+            read += 1
+        elif step == "arrive":
+            network.deliver_late()
+        elif step == "repeat" and (data := unconfirmed.first()) is not None and network.send(data):
+            unconfirmed.came(data)
+    assert network.counted == [*range(count)]
+    assert (unconfirmed.first(), unconfirmed.size) == (None, 0)
+
+
+def test_a_batch_before_its_predecessor_is_not_confirmed() -> None:
+    unconfirmed = Unconfirmed()
+    unconfirmed.add(b"1 abc", 0.0)
+    unconfirmed.add(b"2 de", 0.0)
+    assert not unconfirmed.came(b"2 de")
+    assert (unconfirmed.first(), unconfirmed.size) == (b"1 abc", 9)
+    assert unconfirmed.came(b"1 abc")
+    assert (unconfirmed.first(), unconfirmed.size) == (b"2 de", 4)
+
+
+def test_a_batch_is_overdue_after_some_time() -> None:
+    unconfirmed = Unconfirmed()
+    assert not unconfirmed.is_overdue(100.0)
+    unconfirmed.add(b"1", 10.0)
+    unconfirmed.add(b"2", 20.0)
+    assert not unconfirmed.is_overdue(10 + REPEAT_SECONDS)
+    assert unconfirmed.is_overdue(10.1 + REPEAT_SECONDS)
+    unconfirmed.came(b"1")
+    assert not unconfirmed.is_overdue(10.1 + REPEAT_SECONDS)
