@@ -44,7 +44,7 @@ from gateway.shells import fast_shell, tcp_server
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
 from gateway.shells.websocket_endpoint import websocket_endpoint
-from gateway.system.worker import Post
+from gateway.system.posting import poster
 from gateway.webhooks import routes as webhook_routes
 from gateway.webhooks.courier import Courier
 
@@ -153,7 +153,7 @@ def _start(app: FastAPI) -> None:
     """Start the gateway; if its data cannot be used, `app.state.failure` tells the server that runs *app* why."""
     gateway = app.state.gateway
     try:
-        gateway.start(_post())
+        gateway.start(poster())
     except OperatorError as error:
         app.state.failure = str(error)
         raise
@@ -331,24 +331,3 @@ def _task_counter() -> Callable[[], int]:
     import trio
 
     return lambda: trio.lowlevel.current_statistics().tasks_living
-
-
-def _post() -> Post:
-    """How another thread runs a call on the current event loop."""
-    if sniffio.current_async_library() == "asyncio":
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-
-        def post(call: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(call)
-
-        return post
-    import trio
-
-    token = trio.lowlevel.current_trio_token()
-
-    def post_trio(call: Callable[[], None]) -> None:
-        token.run_sync_soon(call)
-
-    return post_trio

@@ -45,7 +45,8 @@ from gateway.storage.retention import Retention
 from gateway.storage.segments import Segments
 from gateway.system import machine, systemd
 from gateway.system.data_lock import lock
-from gateway.system.worker import Post, Timer, Work, Worker
+from gateway.system.posting import Post
+from gateway.system.worker import Timer, Work, Worker
 
 from . import identity
 from .adapter import Adapter, Services

@@ -32,6 +32,7 @@ from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
 from gateway.shells.websocket_parser import MAX_MESSAGE
 from gateway.system import machine, systemd
+from gateway.system.stop_signal import StopSignal
 
 from . import identity
 from .app import create_app, unusable
@@ -168,12 +169,6 @@ def _announce(app: FastAPI, listener: socket.socket) -> None:
     systemd.notify(systemd.READY, f"STATUS=serves {http}")
 
 
-async def _stop_signal() -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            return
-
-
 class _Server(uvicorn.Server):
     """uvicorn with Trellis's signal handling, ready line and goodbye."""
 
@@ -237,10 +232,10 @@ async def _serve_asyncio(
         backlog=BACKLOG,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    server = _Server(config, app, listener)
+    server, stop_signal = _Server(config, app, listener), StopSignal()
 
     async def stop() -> None:
-        await _stop_signal()
+        await stop_signal.wait()
         server.should_exit = True
 
     async with anyio.create_task_group() as tasks:
@@ -301,10 +296,10 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     gateway: Gateway = app.state.gateway
     disable_compression()
     patch_connections(gateway)
-    config = _hypercorn_config(gateway, settings, listener)
+    config, stop_signal = _hypercorn_config(gateway, settings, listener), StopSignal()
 
     async def until_stopped() -> None:
-        await _stop_signal()
+        await stop_signal.wait()
         gateway.goodbye()
         nursery.start_soon(_insist, gateway)
 

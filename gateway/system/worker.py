@@ -12,7 +12,8 @@ from typing import Any
 
 from gateway.core.watchdog import Progress
 
-Post = Callable[[Callable[[], None]], None]  # runs a call on the loop
+from .posting import Post
+
 Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]  # runs a call, then the other with its result
 
 

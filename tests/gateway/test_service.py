@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from trio.testing import MockClock
 from gateway import service
 from gateway.shells.turns import TURN_SECONDS
 from tests.properties.in_process_gateway import InProcessGateway
+from tests.server import Server
 
 RUN = """
 import sys
@@ -62,3 +65,13 @@ def test_a_gateway_may_be_stopped_twice(tmp_path: Path) -> None:
     instance = InProcessGateway(tmp_path)
     instance.stop()
     instance.gateway.stop()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_gateway_that_is_stopped_again_and_again_stops_in_order(tmp_path: Path, loop: str) -> None:
+    """As by Ctrl-C twice."""
+    gateway = Server(tmp_path, "--loop", loop)
+    while gateway.process.poll() is None:
+        gateway.process.send_signal(signal.SIGINT)
+        time.sleep(0.001)
+    assert (gateway.stop(), gateway.log.count("stopped"), "Traceback" in gateway.log) == (0, 1, False)
