@@ -80,7 +80,7 @@ class Administration:
 
     async def retry(self, webhook: Webhook, letter: DeadLetter) -> Outcome | None:
         """Send a dead letter again, at once, and delete it if it is delivered; None if its message is not kept."""
-        outcome = await self._courier.send(webhook, BacklogEntry(letter.seq, 0, letter.channel), failing=True)
+        outcome = await self._courier.send(webhook, BacklogEntry(letter.seq, 0, letter.channel), doubtful=True)
         if outcome is not None and outcome.verdict is Verdict.DELIVERED:
             await self.delete_dead_letter(webhook, letter.seq)
         return outcome

@@ -42,7 +42,8 @@ RETRY_SECONDS = 1.0  # until a write that failed, or a delivery that a bug ended
 STEP = 16  # webhooks in one turn of the loop; each is compared with up to `backlog.PAGE` channels
 TURNS = "webhooks"  # stands for a network: all searches of backlogs take one network's turns
 MAX_ATTEMPTS = 16  # under way at once, for all webhooks
-MAX_FAILING = MAX_ATTEMPTS // 2  # of those, for webhooks that fail
+MAX_DOUBTFUL = MAX_ATTEMPTS // 2  # of those, for webhooks that fail, or whose receivers are slow
+SLOW_SECONDS = 1.0  # of an attempt, after which the receiver counts as slow until one is faster
 
 Result = TypeVar("Result")
 
@@ -73,7 +74,7 @@ class Courier:
 
         Webhooks that cannot be loaded hold up nothing else: all requests for them are refused with the reason.
         """
-        self._slots, self._failing_slots = anyio.Semaphore(MAX_ATTEMPTS), anyio.Semaphore(MAX_FAILING)
+        self._slots, self._doubtful_slots = anyio.Semaphore(MAX_ATTEMPTS), anyio.Semaphore(MAX_DOUBTFUL)
         self._any = anyio.Event()  # set once there is a webhook
         self.backlog = Backlog(self.gateway.index)
         self._head = self.backlog.end
@@ -178,15 +179,18 @@ class Courier:
 
     async def attempt(self, webhook: Webhook, place: BacklogEntry) -> Outcome | None:
         """Send the message at *place* once; None if it is not kept any more. Raises `Unavailable`."""
-        if (outcome := await self.send(webhook, place, failing=webhook.failures > 0)) is not None:
+        if (outcome := await self.send(webhook, place, doubtful=webhook.failures > 0 or webhook.slow)) is not None:
             self._note(webhook, outcome)
         return outcome
 
-    async def send(self, webhook: Webhook, place: BacklogEntry, *, failing: bool) -> Outcome | None:
-        """Do what `attempt` does, but do not note whether the webhook fails; *failing* says that this is likely."""
+    async def send(self, webhook: Webhook, place: BacklogEntry, *, doubtful: bool) -> Outcome | None:
+        """Do what `attempt` does, but do not note whether the webhook fails.
+
+        *doubtful* says that it is likely to fail, or to take long; such attempts have places of their own.
+        """
         async with AsyncExitStack() as stack:
-            if failing:
-                await stack.enter_async_context(self._failing_slots)
+            if doubtful:
+                await stack.enter_async_context(self._doubtful_slots)
             await stack.enter_async_context(self._slots)
             message = self.backlog.message(place)
             if message is None:
@@ -199,7 +203,9 @@ class Courier:
             sign = partial(signature_headers, keys, message.id, int(now), body)
             headers = sign() if len(body) <= SHORT_BODY else await anyio.to_thread.run_sync(sign)
             assert self._sender is not None
+            begun = anyio.current_time()
             outcome = await self._sender.send(webhook.url, headers, body, self.settings.timeout_seconds)
+            webhook.slow = anyio.current_time() - begun > SLOW_SECONDS
         self.gateway.metrics.count("webhook_attempts", outcome.verdict.value)
         return outcome
 

@@ -172,12 +172,43 @@ def test_receivers_that_hang_do_not_hold_up_others(
             admin.hook(f"{bad.url}/{number}")
         try:
             admin.say("first")
-            bad.until(lambda _got: len(hanging) >= courier.MAX_FAILING)
+            bad.until(lambda _got: len(hanging) >= courier.MAX_DOUBTFUL)
             admin.hook(good.url)
             for n in range(8):
                 admin.say(n)
                 good.until(lambda got: len(got) == n + 1)  # noqa: B023  # it is over before n changes
-            assert len(hanging) == courier.MAX_FAILING, "half of the places are for those that do not fail"
+            assert len(hanging) == courier.MAX_DOUBTFUL, "half of the places are for those that do not fail"
+        finally:
+            over.set()
+
+
+def test_receivers_that_answer_slowly_do_not_hold_up_others(
+    make_local: Callable[..., Any], admin_of: Callable[[Any], Admin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They never fail, since they answer just in time."""
+    monkeypatch.setattr(courier, "SLOW_SECONDS", 0.0)
+    admin = admin_of(make_local(auth=ADMIN, webhooks={"allow_networks": LOCAL, "timeout_seconds": 2 * PATIENCE}))
+    over, once, slow = threading.Event(), set[str](), list[str]()
+
+    def take_long(got: Delivered) -> Answer:
+        if got.path in once:
+            slow.append(got.path)
+            over.wait()
+        once.add(got.path)
+        return OK
+
+    with Receiver(take_long) as bad, Receiver() as good:
+        for number in range(courier.MAX_ATTEMPTS + 4):
+            admin.hook(f"{bad.url}/{number}")
+        try:
+            admin.say("first", "second")
+            bad.until(lambda _got: len(slow) >= courier.MAX_DOUBTFUL)
+            monkeypatch.setattr(courier, "SLOW_SECONDS", 2 * PATIENCE)
+            admin.hook(good.url)
+            for n in range(8):
+                admin.say(n)
+                good.until(lambda got: len(got) == n + 1)  # noqa: B023  # it is over before n changes
+            assert len(slow) == courier.MAX_DOUBTFUL
         finally:
             over.set()
 
