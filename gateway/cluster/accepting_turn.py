@@ -27,13 +27,13 @@ from gateway.storage.record import Entry
 
 from .batch import MAX_BATCH, NOBODY, BadBatch, Batch, decode_batch, encode_batch, entries_of, name_of
 from .busy_members import BusyMembers
-from .earliest_claim import EarliestClaim
 from .removal import decode_removal
 from .turn_contracts import TurnCallbacks, TurnTransport
 from .turn_position import Position
 from .wishes import Wishes
 
 LEASE_SECONDS: Final = 5.0  # without a batch of the holder, after which a waiting member claims the turn; the default
+REST_SHARE: Final = 0.6  # of the lease, without a batch, after which the holder rests
 QUANTUM_SECONDS: Final = 0.01  # that a busy gateway keeps the turn while another one wants it
 MAX_LEFT: Final = 256  # members that gave the turn up for good, and are remembered
 MAX_HOLD_SECONDS: Final = 0.05  # as `QUANTUM_SECONDS`, while requests that began in this turn are under way
@@ -89,8 +89,8 @@ class Turn:
         self._busy = BusyMembers()
         self._wishes = Wishes()
         self._holder = NOBODY  # as of the batch that was followed last
-        self._heard = self._begun = clock()
-        self._earliest_claim = EarliestClaim(lease, self._begun)
+        self._heard = self._sure_since = self._begun = clock()  # `_sure_since`: others claim the turn a lease later
+        self._postponed = False  # whether its turn begins once it has read what was received
         self._refuses = False  # whether publishers are refused, because the stream did not answer
         self._due = self._timed = False  # whether a flush is due, and whether passing the turn on is timed
 
@@ -176,7 +176,7 @@ class Turn:
         if self.acting and not self.pinned and self._is_unsure:
             self.callbacks.hold(None)  # which publishes what was gathered
             self.acting = False
-        if self._wanting is not None:
+        if self._wanting is not None and not self._postponed:
             self._ask()
         if self.waited > STALLED_SECONDS:
             self._refuses = True
@@ -185,8 +185,11 @@ class Turn:
 
     # What the stream brings
 
-    def arrived(self, data: bytes) -> None:
-        """Take the next element of the stream."""
+    def arrived(self, data: bytes, *, has_more: bool = False) -> None:
+        """Take the next element of the stream; with *has_more*, the one behind it was received as well.
+
+        Until that was read, the gateway does not accept: another one may have claimed the turn.
+        """
         if self.over:
             return
         try:
@@ -196,39 +199,42 @@ class Turn:
                 self._remove(name)
             else:
                 self.ignored += 1
-            return
-        if not self.position.admit(batch):
-            self.ignored += 1
-            if batch.number > self.position.number:
-                self.stray = batch
-                self._gap_since = self._clock() if self._gap_since is None else self._gap_since
         else:
-            self._follow(batch, entries)
+            if self.position.admit(batch):
+                self._follow(batch, entries)
+            else:
+                self._ignore(batch)
+        if self._postponed and self.is_mine and not has_more:
+            self._begin_turn()
+            self._flush()
+
+    def _ignore(self, batch: Batch) -> None:
+        self.ignored += 1
+        if batch.number > self.position.number:
+            self.stray = batch
+            self._gap_since = self._clock() if self._gap_since is None else self._gap_since
 
     def _follow(self, batch: Batch, entries: Sequence[Entry]) -> None:
         """Do what *batch* says, which just counted, and whose records are *entries*."""
-        self._gap_since, self._heard = None, self._clock()
-        was_asked_for = batch.holder == self.me and not self._busy.remembers(self.me)  # not given because it is busy
+        self._gap_since, self._heard, self._postponed = None, self._clock(), False
         self._busy.note(batch, self._heard)
         if batch.member in self._left:  # which was heard before this, its last batch
             self._busy.forget(batch.member)
         self.heard_other = self.heard_other if batch.member == self.me else self._heard
-        self._removed.discard(name_of(batch.member))  # which came back under its name
+        self._removed -= {name_of(batch.member), name_of(batch.holder)}  # which came back under its name
         sent, self._sent = self._sent, None
+        self._sure_since = self._heard if sent is None or batch.member != self.me else sent.since
         if batch.member == self.me and sent is not None:
-            self._earliest_claim.came_back(sent.since)
             self._confirm(sent)
         elif (sent is not None and sent.logged) or self._pending:
             self.over, self.acting = True, False
             self.callbacks.turn_lost()
             return
         else:
-            if was_asked_for and self._wanting is not None:
-                self._earliest_claim.granted(self._wanting)
             self._take(batch, entries)
         self._follow_turn()
-        is_expected = self._sent is not None or self._busy.contains(self.me, self._heard)
-        if self._wanting is not None and self._unsaid and not is_expected:
+        is_served = self._postponed or self._busy.contains(self.me, self._heard)
+        if self._wanting is not None and self._unsaid and not is_served:
             self._ask()
 
     def _decoded(self, data: bytes) -> tuple[Batch, Sequence[Entry]]:
@@ -265,6 +271,16 @@ class Turn:
         self._refuses = False
         self.callbacks.begin()
 
+    def _begin_turn(self) -> None:
+        """Accept from now on, or send an empty batch first if another member may have claimed the turn."""
+        self._postponed = False
+        if self._is_unsure:
+            self._wanting = self._clock() if self._wanting is None else self._wanting
+            self._ask()
+        else:
+            self.acting, self._wanting, self._begun = True, None, self._clock()
+            self._begin()
+
     def _follow_turn(self) -> None:
         """Begin or end this gateway's turn, if the batch that just counted says so, and send what is pending."""
         holder = self.position.holder
@@ -272,12 +288,7 @@ class Turn:
             self._holder = holder
             self._wishes.grant(holder, self.position.number)
         if self.is_mine and not self.acting:
-            if self._is_unsure:
-                self._wanting = self._heard if self._wanting is None else self._wanting
-                self._ask()
-            else:
-                self.acting, self._wanting, self._begun = True, None, self._clock()
-                self._begin()
+            self._postponed = True
         elif holder != self.me:
             self._next = None
             if self._refuses and not self.waited:
@@ -327,12 +338,12 @@ class Turn:
         self._unsaid = (unused or silent) and self._sent is None
         if self._unsaid:
             self._send((), self.me)
-        else:
+        elif not self.is_mine:
             self._transport.want(self.me, self.position.number)
 
     def _pass_on_if_wanted(self) -> None:
         """Pass the turn on if another member wants it, and this one had it long enough or does not need it."""
-        if not self.is_mine or self.pinned:
+        if not self.is_mine or self.pinned or self._postponed:
             return
         is_idle = not (self._pending or self._sent or self.requests)
         if (member := self._next_holder() if is_idle else self._wishes.first(self._clock())) is None:
@@ -351,7 +362,7 @@ class Turn:
     @property
     def _is_unsure(self) -> bool:
         """Whether another member may claim the turn before long."""
-        return self._earliest_claim.is_near(self._clock())
+        return self._clock() - self._sure_since > REST_SHARE * self._lease
 
     def _pass_on_later(self) -> None:
         self._timed = False

@@ -57,10 +57,6 @@ class BusyMembers:
         use, rounds = self._use(member), 3 * len(self._uses)
         return use is not None and use.before > self._number - rounds and now - use.heard <= BUSY_SECONDS
 
-    def remembers(self, member: str) -> bool:
-        """Whether *member* used the turn lately, so that it is busy for whoever has not noticed how long ago."""
-        return self._use(member) is not None
-
     def first(self, now: float, without: str) -> str | None:
         """The busy member that used the turn least recently, apart from the one *without*; None if there is none."""
         members = (use.member for _, use in self._uses.items())

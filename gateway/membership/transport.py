@@ -156,8 +156,9 @@ class JetStreamTransport:
         self.on_call()
 
     def _came(self, entries: list[StreamEntry]) -> None:
-        for entry in entries:
-            self._calls.put(partial(self._take, entry))  # one by one, so that the loop can do something in between
+        for left, entry in zip(range(len(entries) - 1, -1, -1), entries, strict=True):
+            call = partial(self._take, entry, has_more=left > 0)
+            self._calls.put(call)  # one by one, so that the loop can do something in between
         self.on_call()
 
     def _heard(self, data: bytes) -> None:
@@ -187,10 +188,10 @@ class JetStreamTransport:
         self._unheard -= len(data)
         self.on_signal(data)
 
-    def _take(self, entry: StreamEntry) -> None:
+    def _take(self, entry: StreamEntry, *, has_more: bool) -> None:
         self.place, self.digest = entry.position, crc32(entry.data)
         self.time = entry.time, monotonic()
-        self._turn.arrived(entry.data)
+        self._turn.arrived(entry.data, has_more=has_more)
         self._read_more()
 
     def _read_more(self) -> None:

@@ -307,6 +307,24 @@ def test_a_name_that_was_removed_may_be_used_again(world: UnreliableNetwork) -> 
     assert not other.turn.acting, "it waits for it as for everybody"
 
 
+def test_a_gateway_that_came_back_keeps_the_turn_that_it_asked_for(world: UnreliableNetwork) -> None:
+    """It has sent no batch yet since it was removed."""
+    one, gone = world.members
+    third = TurnMember(world, "c")
+    one.say()
+    settle(world, one)
+    world.stream.append(encode_removal("b"))
+    for each in (one, third):
+        each.read_all()
+    world.members = [one, third, back := TurnMember(world, gone.name)]
+    one.turn.wanted(back.turn.me)
+    third.read_all()
+    assert third.turn.position.holder == back.turn.me
+    elements = len(world.stream)
+    third.say()
+    assert len(world.stream) == elements, "nobody claims the turn at once"
+
+
 @pytest.mark.parametrize("data", [b"remove a 00000000\n", encode_removal("a")[:-1], encode_removal("a" * 65), b""])
 def test_a_malformed_removal_is_ignored(world: UnreliableNetwork, data: bytes) -> None:
     assert decode_removal(data) is None

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.cluster.accepting_turn import LEASE_SECONDS
 from gateway.cluster.batch import Batch, decode_batch
 from gateway.cluster.busy_members import BUSY_SECONDS, REMEMBERED, BusyMembers
 from gateway.storage.record import Entry
@@ -212,23 +211,3 @@ def test_a_member_that_is_not_expected_any_more_says_so_once(eager_world: Unreli
         each.turn.wanted = lambda *_: None  # type: ignore[method-assign]  # nobody hears it
     go_on(eager_world, 30)
     assert busy.wishes == 1
-
-
-def test_a_member_that_reads_late_that_it_got_the_turn_unasked_asks_before_it_accepts(
-    eager_world: UnreliableNetwork,
-) -> None:
-    """That it wants the turn by now does not show that it was given the turn before long."""
-    holder, late, _ = members_of(eager_world)
-    late.read_all()
-    eager_world.members = [holder]
-    assert go_on(eager_world, 1)[0].holder == late.turn.me
-    eager_world.now += LEASE_SECONDS
-    late.turn.want()
-    eager_world.now += 0.1
-    late.read_one()
-    assert not late.turn.acting
-    asked = decode_batch(eager_world.stream[-1])
-    assert (asked.member, asked.holder, len(asked.lines)) == (late.turn.me, late.turn.me, 0)
-    late.read_one()
-    accepted = decode_batch(eager_world.stream[-1])
-    assert (accepted.member, len(accepted.lines)) == (late.turn.me, 1)

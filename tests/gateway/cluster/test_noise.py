@@ -29,9 +29,9 @@ class ObservingMember(TurnMember):
         super().__init__(world, name)
         self.ignored: set[int] = set()
 
-    def read_one(self) -> None:
+    def read_one(self, *, has_more: bool = False) -> None:
         before, read = self.turn.ignored, self.read
-        super().read_one()
+        super().read_one(has_more=has_more)
         if self.turn.ignored > before:
             self.ignored.add(read)
 

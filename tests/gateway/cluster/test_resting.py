@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from gateway.cluster.accepting_turn import LEASE_SECONDS
+from gateway.cluster.accepting_turn import LEASE_SECONDS, REST_SHARE
 from gateway.cluster.batch import Batch, encode_batch
-from gateway.cluster.earliest_claim import REST_SHARE
+from gateway.cluster.removal import encode_removal
 from tests.gateway.cluster.turn_members import SEEDS, TurnMember, UnreliableNetwork, settle
 
 TICK = 0.1  # seconds
@@ -101,11 +101,21 @@ def test_a_holder_that_is_heard_does_not_rest(world: UnreliableNetwork, holder: 
         assert holder.turn.acting
 
 
+class JealousMember(TurnMember):
+    """Says something as soon as it may, and nobody else may then."""
+
+    def begin(self) -> None:
+        others = [each.name for each in self.world.members if each is not self and each.turn.acting]
+        assert not others, f"{self.name} accepts beside {others} at {self.world.now:.2f}"
+        super().begin()
+        self.say()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_two_members_accept_at_once(seed: int) -> None:
-    """Members that are cut off for any time, or read late, and have their ticks, never accept beside another one."""
+    """Members that are cut off for any time, and have their ticks, do not accept beside the one that claimed."""
     chance, world = Random(seed), UnreliableNetwork()
-    world.members = [TurnMember(world, name) for name in "abc"]
+    world.members = [JealousMember(world, name) for name in "abc"]
     cut_until = dict.fromkeys(world.members, 0.0)
     for _ in range(600):
         world.now += TICK / 2
@@ -116,9 +126,9 @@ def test_no_two_members_accept_at_once(seed: int) -> None:
             if chance.random() < 0.3:
                 member.say()
             if cut_until[member] <= world.now:
-                for _ in range(chance.choice((1, 1_000))):
+                while member.calls:
                     member.run()
-                    member.read_one()
+                member.read_all()
             acting = [each.name for each in world.members if each.turn.acting and not each.turn.over]
             assert len(acting) <= 1, f"{acting} at {world.now:.2f}"
 
@@ -165,39 +175,6 @@ def test_a_stray_batch_does_not_end_a_holder_that_rests(world: UnreliableNetwork
     assert not holder.is_damaged
 
 
-def test_a_member_that_reads_late_that_it_got_the_turn_asks_before_it_accepts(
-    world: UnreliableNetwork, holder: TurnMember
-) -> None:
-    """The claim of another member may stand behind the batch that gave it the turn."""
-    other = world.members[1]
-    other.say()
-    holder.run()
-    holder.read_all()
-    world.now += LEASE_SECONDS + TICK
-    holder.say()
-    holder.turn.tick()
-    world.now += LEASE_SECONDS + TICK
-    holder.turn.tick()
-    holder.read_all()
-    assert holder.turn.acting, "it claimed the turn, which nobody used"
-    other.read_one()
-    assert not other.turn.acting
-    other.read_all()
-    settle(world, other)
-    assert (other.turn.acting, other.is_lost, holder.is_lost) == (True, False, False)
-
-
-def test_a_member_that_gets_the_turn_it_asked_for_accepts_at_once(world: UnreliableNetwork, holder: TurnMember) -> None:
-    world.now += 100 * LEASE_SECONDS
-    holder.turn.tick()
-    other = world.members[1]
-    other.say()
-    holder.run()
-    batches = len(world.stream)
-    other.read_all()
-    assert (other.turn.acting, len(world.stream)) == (True, batches)
-
-
 def test_a_holder_that_rests_and_passes_the_turn_on_says_at_once_that_it_wants_it(
     world: UnreliableNetwork, holder: TurnMember
 ) -> None:
@@ -209,3 +186,72 @@ def test_a_holder_that_rests_and_passes_the_turn_on_says_at_once_that_it_wants_i
     holder.want = lambda member, _batches: wishes.append(member)  # type: ignore[method-assign, assignment]
     holder.read_all()
     assert (holder.turn.position.holder, wishes) == (other.turn.me, [holder.turn.me])
+
+
+def test_a_holder_that_rests_tells_nobody_that_it_wants_its_own_turn(
+    world: UnreliableNetwork, holder: TurnMember
+) -> None:
+    """It would get it back unasked after it passed it on."""
+    other = world.members[1]
+    rest(holder)
+    holder.turn.want()
+    holder.turn.tick()
+    assert not other.calls
+
+
+# A member that reads late that it got the turn
+
+
+@pytest.fixture
+def late(world: UnreliableNetwork, holder: TurnMember) -> TurnMember:
+    """A member that has not read yet that it got the turn, and a third one that waits."""
+    late = world.members[1]
+    world.members.append(TurnMember(world, "third"))
+    late.say()
+    holder.run()
+    return late
+
+
+def test_a_member_accepts_only_when_it_has_read_what_it_received(world: UnreliableNetwork, late: TurnMember) -> None:
+    third = world.members[2]
+    third.read_all()
+    world.now += LEASE_SECONDS + TICK
+    third.say()
+    world.now += LEASE_SECONDS + TICK
+    third.turn.tick()
+    third.read_all()
+    assert third.turn.acting, "it claimed the turn"
+    begun: list[bool] = []
+    late.begin = lambda: begun.append(True)  # type: ignore[method-assign]
+    late.read_all()
+    assert (begun, late.turn.acting, late.is_lost) == ([], False, False)
+    third.calls.clear()
+    late.turn.tick()
+    assert third.calls, "it goes on to say that it wants the turn"
+
+
+@pytest.mark.parametrize("last", [b"noise", encode_removal("elsewhere")])
+def test_a_member_accepts_once_it_has_read_the_rest(world: UnreliableNetwork, late: TurnMember, last: bytes) -> None:
+    world.stream += [last, last]
+    elements, begun = len(world.stream), list[int]()
+    late.begin = lambda: begun.append(late.read)  # type: ignore[method-assign]
+    late.read_one(has_more=True)
+    late.turn.tick()
+    late.turn.wanted(world.members[2].turn.me)
+    late.read_one(has_more=True)
+    assert (late.turn.is_mine, len(world.stream)) == (True, elements), "it neither claims it nor passes it on unused"
+    late.read_one()
+    assert begun == [elements]
+
+
+def test_a_member_that_leaves_before_it_has_read_the_rest_does_not_accept(
+    world: UnreliableNetwork, late: TurnMember
+) -> None:
+    begun: list[bool] = []
+    late.begin = lambda: begun.append(True)  # type: ignore[method-assign]
+    world.stream.append(b"noise")
+    late.read_one(has_more=True)
+    late.turn.leave()
+    late.read_one()
+    late.read_all()
+    assert (begun, late.turn.leave()) == ([], True)

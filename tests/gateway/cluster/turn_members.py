@@ -122,14 +122,15 @@ class TurnMember:
         if self.calls:
             self.calls.popleft()()
 
-    def read_one(self) -> None:
+    def read_one(self, *, has_more: bool = False) -> None:
         if self.read < len(self.world.stream):
             self.read += 1
-            self.turn.arrived(self.world.stream[self.read - 1])
+            self.turn.arrived(self.world.stream[self.read - 1], has_more=has_more)
 
     def read_all(self) -> None:
+        """Read what was received at once."""
         while self.read < len(self.world.stream):
-            self.read_one()
+            self.read_one(has_more=self.read + 1 < len(self.world.stream))
 
 
 def settle(world: UnreliableNetwork, member: TurnMember) -> None:
