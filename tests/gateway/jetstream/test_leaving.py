@@ -25,7 +25,7 @@ from tests.waiting import until
 
 from .test_stream import StreamReader
 
-LONG = bytes(6 << 20)  # more than sockets hold
+LONG = 6 << 20  # bytes, more than sockets hold
 T = TypeVar("T")
 
 
@@ -107,10 +107,10 @@ def test_a_connection_that_hangs_is_left_while_much_is_unsent(
         until(lambda: member.data == [b"1"])
         first = port_of(member)
         loop.do(ways[first].hang)
-        for _ in range(4):
-            member.stream.submit(LONG)
-        member.stream.submit(b"2")
-        until(lambda: b"2" in member.data and member.data.count(LONG) >= 4)
+        long = [bytes([number]) * LONG for number in range(4)]
+        for data in [*long, b"2"]:
+            member.stream.submit(data)
+        until(lambda: {*long, b"2"} <= {*member.data})
         until(lambda: port_of(member) not in (0, first))
     finally:
         member.stream.stop()

@@ -198,12 +198,14 @@ def test_receivers_that_answer_slowly_do_not_hold_up_others(
         return OK
 
     with Receiver(take_long) as bad, Receiver() as good:
-        for number in range(courier.MAX_ATTEMPTS + 4):
-            admin.hook(f"{bad.url}/{number}")
+        hooks = [admin.hook(f"{bad.url}/{number}")["id"] for number in range(courier.MAX_ATTEMPTS + 4)]
         try:
-            admin.say("first", "second")
-            bad.until(lambda _got: len(slow) >= courier.MAX_DOUBTFUL)
+            first = admin.say("first")[0]["sequence"]
+            for hook in hooks:
+                admin.until(f"{HOOKS}/{hook}", lambda shown: shown["position"] >= first)
             monkeypatch.setattr(courier, "SLOW_SECONDS", 2 * PATIENCE)
+            admin.say("second")
+            bad.until(lambda _got: len(slow) >= courier.MAX_DOUBTFUL)
             admin.hook(good.url)
             for n in range(8):
                 admin.say(n)
