@@ -30,7 +30,7 @@ from .stream_setup import ensure_stream
 from .subjects import signal_subject, stream_subject
 from .unconfirmed import Unconfirmed
 
-ACK_SECONDS = 5.0  # for the server to answer a batch that is sent again; an election takes as long
+ACK_SECONDS = 2.0  # for the server to answer a batch that is sent again
 RETRY_SECONDS = 0.25  # between attempts to send again, or to connect
 CHECK_SECONDS = 0.5  # between checks whether a batch has to be sent again
 RECONNECT_SECONDS = 1  # between attempts of the client to connect again
@@ -76,8 +76,9 @@ class JetStream:
         self._hear = hear
         self._tasks: asyncio.TaskGroup | None = None
         self._unconfirmed = Unconfirmed()
-        self._repeats = True  # whether batches are sent again, or there was no connection yet: new ones wait for that
-        self._is_new = asyncio.Event()  # set by a new connection: what was sent on the one before may be lost
+        self._repeats = True  # whether batches are sent again, or for the first time: new ones wait for that
+        self._has_reconnected = asyncio.Event()  # what was sent before may be lost
+        self._waiting: asyncio.Timeout | None = None  # for the answer to a batch that was sent again last
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="jetstream", daemon=True)
         self._reader: EntryReader | None = None
@@ -108,7 +109,7 @@ class JetStream:
 
         This program does not hear what it sends to all.
         """
-        self._call(self._begin, signal_subject(self._settings.name, to), data)
+        self._call(self._send_now, signal_subject(self._settings.name, to), data)
 
     def put_value(self, name: str, data: bytes, version: int) -> None:
         """Replace the shared value *name* of *version* by *data*; the result is received as the present value."""
@@ -156,7 +157,7 @@ class JetStream:
 
     # Called in the stream's thread
 
-    def _begin(self, subject: str, data: bytes) -> None:
+    def _send_now(self, subject: str, data: bytes) -> None:
         """Send *data* now or, without a connection, not at all."""
         if self._tasks is None or not self._client.is_connected:
             return  # it would arrive late
@@ -176,12 +177,13 @@ class JetStream:
     def _add(self, data: bytes) -> None:
         self._unconfirmed.add(data, time.monotonic())
         if not self._repeats:
-            self._begin(self._subject, data)
+            self._send_now(self._subject, data)
 
     def _came(self, entries: list[StreamEntry]) -> None:
         for entry in entries:
-            if self._unconfirmed.came(entry.data):
+            if self._unconfirmed.came(entry.data, entry.position):
                 self._error = ""
+                self._stop_waiting()
         self._receive(entries)
 
     def _cancel(self) -> None:
@@ -318,22 +320,31 @@ class JetStream:
         while True:
             await self._send_again()
             self._repeats = False
-            self._is_new.clear()
+            self._has_reconnected.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_new.wait(), CHECK_SECONDS)
-            self._repeats = self._is_new.is_set() or self._unconfirmed.is_overdue(time.monotonic())
+                await asyncio.wait_for(self._has_reconnected.wait(), CHECK_SECONDS)
+            self._repeats = self._has_reconnected.is_set() or self._unconfirmed.is_overdue(time.monotonic())
 
     async def _send_again(self) -> None:
         """Send all until the server has answered that they are in the stream, one after another."""
         while self._repeats and (data := self._unconfirmed.first()) is not None:
+            self._waiting = waiting = asyncio.timeout(None)
             try:
-                await self._context.publish(self._subject, data, ACK_SECONDS, self._settings.name)
+                async with waiting:
+                    answer = await self._context.publish(self._subject, data, ACK_SECONDS, self._settings.name)
             except (Error, OSError) as error:
-                await self._note(error)
-                await asyncio.sleep(RETRY_SECONDS)
+                if not waiting.expired():
+                    await self._note(error)
+                    await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._error = ""
-                self._unconfirmed.came(data)
+                self._unconfirmed.came(data, answer.seq)
+
+    def _stop_waiting(self) -> None:
+        """Wait no longer for an answer: the batch came back, or the answer was lost with the connection."""
+        if self._waiting is not None:
+            with suppress(RuntimeError):  # it is over
+                self._waiting.reschedule(0.0)
 
     async def _note(self, error: Exception) -> None:
         text = describe(error, self._settings)
@@ -358,7 +369,8 @@ class JetStream:
     async def _reconnected(self) -> None:
         self._error, self._closed = "", False
         self._reconnects += 1
-        self._is_new.set()
+        self._has_reconnected.set()
+        self._stop_waiting()
         logger.info("the stream is connected again")
         if self._reader is not None:
             self._reader.restart()

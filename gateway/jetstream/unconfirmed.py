@@ -27,6 +27,7 @@ class Unconfirmed:
     def __init__(self) -> None:
         self.size = 0  # bytes
         self._batches = deque[_Batch]()
+        self._last = 0  # position of the last batch that was confirmed
 
     def add(self, data: bytes, now: float) -> None:
         """Add a batch at the end."""
@@ -37,15 +38,16 @@ class Unconfirmed:
         """The batch to send next if all are sent again; None if all are in the stream."""
         return self._batches[0].data if self._batches else None
 
-    def came(self, data: bytes) -> bool:
-        """Note that *data* is in the stream behind all that is known to be there; return whether that confirms one.
+    def came(self, data: bytes, position: int) -> bool:
+        """Note that *data* is in the stream at *position*; return whether that confirms the first batch.
 
-        A batch that comes before its predecessor is not confirmed: readers ignore it.
+        A copy before its predecessor confirms nothing, since readers ignore it, whenever it is read here.
         """
-        if not self._batches or self._batches[0].data != data:
+        if not self._batches or self._batches[0].data != data or position <= self._last:
             return False
         self._batches.popleft()
         self.size -= len(data)
+        self._last = position
         return True
 
     def is_overdue(self, now: float) -> bool:

@@ -133,7 +133,7 @@ def test_a_signal_that_comes_while_the_stream_ends_is_left_out() -> None:
     async def end() -> None:
         async with asyncio.TaskGroup() as ended._tasks:
             pass
-        ended._begin("late", b"late")
+        ended._send_now("late", b"late")
 
     asyncio.run(end())
     ended._loop.close()
@@ -207,6 +207,30 @@ def test_a_batch_that_is_lost_on_the_way_is_sent_again(join: Join, monkeypatch: 
     sender.stream.submit(b"3 too early")
     until(lambda: sender.counted() == [b"1 first", b"2 lost", b"3 too early"])
     until(lambda: sender.stream.status().unsent == 0)
+
+
+def test_nothing_waits_for_the_lost_answer_to_a_batch_that_came_back(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = join()
+    sender.stream.submit(b"1")
+    until(lambda: sender.entries)
+
+    async def lose(*_: object) -> None:
+        pass
+
+    async def send_without_answer(subject: str, data: bytes, *_: object) -> None:
+        await sender.stream._client.publish(subject, data)
+        await asyncio.sleep(3_600)
+
+    monkeypatch.setattr(sender.stream._context, "publish", send_without_answer)
+    with monkeypatch.context() as patch:
+        patch.setattr(sender.stream, "_publish", lose)
+        sender.stream.submit(b"2")
+        until(lambda: len(sender.counted()) == 2)
+    sender.stream.submit(b"3")
+    until(lambda: len(sender.counted()) == 3)
+    until(lambda: sender.stream.status()[2:4] == (0, ""))
 
 
 def test_what_comes_back_is_not_sent_again(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
