@@ -114,7 +114,7 @@ class Turn:
         """Ask for the turn, unless it is this gateway's."""
         if not self.acting and self._wanting is None:
             self._wanting = now = self._clock()
-            self._unsaid = self._busy.contains(self.me, now) and not self.is_mine
+            self._unsaid = self._postponed or (self._busy.contains(self.me, now) and not self.is_mine)
             if not self._unsaid:
                 self._ask()
 

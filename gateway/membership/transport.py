@@ -82,6 +82,7 @@ class JetStreamTransport:
         self.lost = 0  # signals that came too fast
         self.shared: dict[str, SharedKeys | SharedGrants] = {}  # by the names of values
         self._unheard = 0  # bytes
+        self._received = self._taken = 0  # entries; each is counted in one thread only
         self._known: set[str] = set()  # values that were received
         self._settings = settings
         self._calls = SimpleQueue[Call]()
@@ -156,9 +157,9 @@ class JetStreamTransport:
         self.on_call()
 
     def _came(self, entries: list[StreamEntry]) -> None:
-        for left, entry in zip(range(len(entries) - 1, -1, -1), entries, strict=True):
-            call = partial(self._take, entry, has_more=left > 0)
-            self._calls.put(call)  # one by one, so that the loop can do something in between
+        self._received += len(entries)
+        for entry in entries:
+            self._calls.put(partial(self._take, entry))  # one by one, so that the loop can do something in between
         self.on_call()
 
     def _heard(self, data: bytes) -> None:
@@ -188,10 +189,11 @@ class JetStreamTransport:
         self._unheard -= len(data)
         self.on_signal(data)
 
-    def _take(self, entry: StreamEntry, *, has_more: bool) -> None:
+    def _take(self, entry: StreamEntry) -> None:
+        self._taken += 1
         self.place, self.digest = entry.position, crc32(entry.data)
         self.time = entry.time, monotonic()
-        self._turn.arrived(entry.data, has_more=has_more)
+        self._turn.arrived(entry.data, has_more=self._received > self._taken)
         self._read_more()
 
     def _read_more(self) -> None:

@@ -236,6 +236,8 @@ def test_a_member_accepts_once_it_has_read_the_rest(world: UnreliableNetwork, la
     elements, begun = len(world.stream), list[int]()
     late.begin = lambda: begun.append(late.read)  # type: ignore[method-assign]
     late.read_one(has_more=True)
+    late.turn._wanting = None  # as if it was given the turn unasked
+    late.turn.want()
     late.turn.tick()
     late.turn.wanted(world.members[2].turn.me)
     late.read_one(has_more=True)
