@@ -69,6 +69,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adop
     a log that another gateway began is served as this gateway's own, from now on.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `on_hangup` handles it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `StopSignal` handles it; Python's own prints a traceback
     logs.configure(settings.log_format, settings.log_level)
     machine.raise_descriptors()
     machine.limit_arenas()
@@ -232,7 +233,7 @@ async def _serve_asyncio(
         backlog=BACKLOG,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    server, stop_signal = _Server(config, app, listener), StopSignal()
+    server, stop_signal = _Server(config, app, listener), StopSignal(lambda: gateway.ready)
 
     async def stop() -> None:
         await stop_signal.wait()
@@ -296,7 +297,7 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     gateway: Gateway = app.state.gateway
     disable_compression()
     patch_connections(gateway)
-    config, stop_signal = _hypercorn_config(gateway, settings, listener), StopSignal()
+    config, stop_signal = _hypercorn_config(gateway, settings, listener), StopSignal(lambda: gateway.ready)
 
     async def until_stopped() -> None:
         await stop_signal.wait()
