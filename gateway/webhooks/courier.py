@@ -4,7 +4,7 @@ Laws of this file. Everything here runs on the loop, except the calls of the sto
 second, and only while there are webhooks, the new part of the log is searched once for all idle ones, a few of them in
 each turn of the loop. Positions are saved once a second and when the gateway stops, so a kill repeats what was
 delivered in the last second, and loses nothing. At most `MAX_ATTEMPTS` attempts are under way at once, and half of them
-for webhooks whose last one failed, and for dead letters that are sent again.
+for webhooks whose last one failed or that are slow, and for dead letters that are sent again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ STEP = 16  # webhooks in one turn of the loop; each is compared with up to `back
 TURNS = "webhooks"  # stands for a network: all searches of backlogs take one network's turns
 MAX_ATTEMPTS = 16  # under way at once, for all webhooks
 MAX_DOUBTFUL = MAX_ATTEMPTS // 2  # of those, for webhooks that fail, or whose receivers are slow
-SLOW_SECONDS = 1.0  # of an attempt, after which the receiver counts as slow until one is faster
+SLOW_SECONDS = 1.0  # of an attempt, after which the receiver counts as slow
+SLOW_FACTOR = 60  # for so many times that long: so it holds one of the other places for 2 % of the time at most
 
 Result = TypeVar("Result")
 
@@ -179,7 +180,8 @@ class Courier:
 
     async def attempt(self, webhook: Webhook, place: BacklogEntry) -> Outcome | None:
         """Send the message at *place* once; None if it is not kept any more. Raises `Unavailable`."""
-        if (outcome := await self.send(webhook, place, doubtful=webhook.failures > 0 or webhook.slow)) is not None:
+        doubtful = webhook.failures > 0 or anyio.current_time() < webhook.slow_until
+        if (outcome := await self.send(webhook, place, doubtful=doubtful)) is not None:
             self._note(webhook, outcome)
         return outcome
 
@@ -205,7 +207,8 @@ class Courier:
             assert self._sender is not None
             begun = anyio.current_time()
             outcome = await self._sender.send(webhook.url, headers, body, self.settings.timeout_seconds)
-            webhook.slow = anyio.current_time() - begun > SLOW_SECONDS
+            if (took := anyio.current_time() - begun) > SLOW_SECONDS:
+                webhook.slow_until = begun + SLOW_FACTOR * took
         self.gateway.metrics.count("webhook_attempts", outcome.verdict.value)
         return outcome
 

@@ -47,7 +47,7 @@ class Webhook:
     reason: str | None = None  # why it is disabled
     failing_since: int | None = None
     failures: int = 0  # attempts since the last success
-    slow: bool = False  # whether the last attempt took long
+    slow_until: float = 0.0  # when its receiver no longer counts as slow, by the clock of the loop
     last_status: int | None = None
     last_error: str | None = None
     dead_letters: int = 0
